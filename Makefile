@@ -107,7 +107,7 @@ support: program ## the table of docs/support.md: what the program does with eac
 python-peers: setup ## a second environment with the full Python stack (5 GB), for peers and goldens only
 	@scripts/python-peers.sh
 
-wheel: python-peers ## the Python package, build/dist/fovea-*.whl, for torch >= 2.10 (docs/python.md)
+wheel: program python-peers ## the Python package and the program as wheels, build/dist/*.whl (docs/python.md)
 	@scripts/wheel.sh $(JOBS)
 
 python-test: python-peers ## the tests of the Python package; part of `make test` where python-peers is made

@@ -2,10 +2,11 @@
 """The Python package against PyTorch, in turn in one process, on one thread: call overhead, attention, Multi-Token, a model.
 
     PYTHONPATH=build/python-package <python of `make python-peers`> benchmarks/python_attention.py [--output FILE]
-        [--only overhead,attention,multi_token,model] [--pairs 7] [--length 2048]
+        [--only overhead,attention,multi_token,decode,model] [--pairs 7] [--length 2048]
 
 attention: forward and backward of one layer of SmolLM2-135M's shape, float32. multi_token: forward and backward beside the
-plain composition of python/tests/eager.py, whose maps are quadratic. model: forward and backward of SmolLM2-135M's
+plain composition of python/tests/eager.py, whose maps are quadratic. decode: 64 tokens one by one over --length earlier
+ones, of the same layer; SDPA reads a buffer that is filled likewise. model: forward and backward of SmolLM2-135M's
 architecture with random weights, loss included. Times are CPU time of the process: other work on the machine does not count.
 
 SPDX-FileCopyrightText: The Fovea authors
@@ -82,6 +83,30 @@ def multi_token(options) -> dict:
     return compare(f"Multi-Token 6 x 11, forward + backward vs composition, float32 T={length}", *run, options.pairs)
 
 
+def decode(options) -> dict:
+    length, tokens = options.length, 64
+    q, k, v = (x.detach() for x in rows(length + tokens))
+    cache, buffers = fovea.Cache(length + tokens), [torch.empty_like(x) for x in (k, v)]
+    fovea.decode(*(x[:, :, :length] for x in (q, k, v)), cache)
+    for buffer, x in zip(buffers, (k, v)):
+        buffer[:, :, :length] = x[:, :, :length]
+
+    def ours():
+        cache.truncate(length)
+        for n in range(length, length + tokens):
+            fovea.decode(*(x[:, :, n : n + 1] for x in (q, k, v)), cache)
+
+    @torch.no_grad()
+    def theirs():
+        for n in range(length, length + tokens):
+            for buffer, x in zip(buffers, (k, v)):
+                buffer[:, :, n : n + 1] = x[:, :, n : n + 1]
+            torch.nn.functional.scaled_dot_product_attention(q[:, :, n : n + 1], *(x[:, :, : n + 1] for x in buffers),
+                                                             enable_gqa=True)
+
+    return compare(f"decoding {tokens} tokens over T={length} vs SDPA, float32", ours, theirs, options.pairs)
+
+
 def model(options) -> dict:
     import transformers
 
@@ -104,7 +129,7 @@ def model(options) -> dict:
 
 
 def main() -> None:
-    cases = {f.__name__: f for f in (overhead, attention, multi_token, model)}
+    cases = {f.__name__: f for f in (overhead, attention, multi_token, decode, model)}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=pathlib.Path)
     parser.add_argument("--only", default=",".join(cases))

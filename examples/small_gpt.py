@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """A small GPT on bytes, whose attention is one call: swap it for Multi-Token Attention by `--multi-token`.
+With `--write N` it then writes N bytes, each from a cache of the text before.
 
 Needs the Python package (docs/python.md): python examples/small_gpt.py README.md --steps 100
 
@@ -22,8 +23,8 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x):
-        x = x + self.attention(self.norms[0](x))
+    def forward(self, x, cache=None):
+        x = x + self.attention(self.norms[0](x), cache=cache)
         return x + self.mlp(self.norms[1](x))
 
 
@@ -31,11 +32,23 @@ class GPT(nn.Module):
     def __init__(self, make_attention, width=128, layers=3):
         super().__init__()
         self.embedding = nn.Embedding(256, width)
-        self.blocks = nn.Sequential(*(Block(width, make_attention(width)) for _ in range(layers)))
+        self.blocks = nn.ModuleList(Block(width, make_attention(width)) for _ in range(layers))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 256))
 
-    def forward(self, tokens):
-        return self.head(self.blocks(self.embedding(tokens)))
+    def forward(self, tokens, caches=None):
+        x = self.embedding(tokens)
+        for n, block in enumerate(self.blocks):
+            x = block(x, caches[n] if caches else None)
+        return self.head(x)
+
+    @torch.no_grad()
+    def write(self, tokens, count):
+        """tokens [1, t] and the `count` likeliest bytes behind them, one after another."""
+        caches, new = [fovea.Cache() for _ in self.blocks], tokens
+        for _ in range(count):
+            new = self(new, caches)[:, -1:].argmax(-1)
+            tokens = torch.cat([tokens, new], 1)
+        return tokens
 
 
 def main():
@@ -43,6 +56,7 @@ def main():
     arguments.add_argument("text", type=Path)
     arguments.add_argument("--multi-token", action="store_true")
     arguments.add_argument("--steps", type=int, default=100)
+    arguments.add_argument("--write", type=int, default=0)
     given = arguments.parse_args()
 
     # The swap: a module for another. ALiBi stands for positions in both.
@@ -63,6 +77,9 @@ def main():
         optimiser.step()
         if step % 20 == 0 or step == given.steps - 1:
             print(f"step {step:4}  loss {loss.item():.3f}")
+    if given.write:
+        written = bytes(model.write(text[None, :64], given.write)[0].tolist())
+        print("written", repr(written[64:].decode(errors="replace")))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/setup-common.sh"
 
 version=$(cat "$here/torch-version.txt")
-packages=("torch==$version" numpy safetensors tokenizers sentencepiece tiktoken transformers peft==0.21.2 tensorboard pytest openai prometheus_client "lm-eval[api]==0.4.13")
+packages=("torch==$version" numpy safetensors tokenizers sentencepiece tiktoken transformers peft==0.21.2 tensorboard pytest openai prometheus_client "lm-eval[api]==0.4.13" trl==1.16.0 scikit-build-core)
 venv=$FOVEA_CACHE/peers-$version
 stamp=$venv/.complete
 
@@ -24,11 +24,16 @@ if is_complete; then done_already; fi
 take_lock "$FOVEA_CACHE"
 if is_complete; then done_already; fi
 
-say "the full Python stack (2.5 GB to download, 5 GB on disk) into $venv"
-need_space "$FOVEA_CACHE" 10000
-make_venv "$venv"
+# An environment with this torch gets what it lacks.
+if [ -f "$stamp" ] && "$venv/bin/python" -c "import torch; assert torch.__version__.split('+')[0] == '$version'" 2> /dev/null; then
+  say "further Python packages into $venv"
+else
+  say "the full Python stack (2.5 GB to download, 5 GB on disk) into $venv"
+  need_space "$FOVEA_CACHE" 10000
+  make_venv "$venv"
+fi
 pip_install "$venv" "${packages[@]}"
-"$venv/bin/python" -c 'import torch, numpy, safetensors, tokenizers, sentencepiece, tiktoken, transformers, peft, tensorboard, openai, prometheus_client' > /dev/null ||
+"$venv/bin/python" -c 'import torch, numpy, safetensors, tokenizers, sentencepiece, tiktoken, transformers, peft, tensorboard, openai, prometheus_client, lm_eval, trl, scikit_build_core' > /dev/null ||
   die "the installed packages do not import (see above)" "rm -rf '$venv' && make python-peers"
 echo "${packages[*]}" > "$stamp"
 say "done in ${SECONDS} s; use $venv/bin/python"

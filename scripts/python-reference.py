@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/python-reference.md"
 PACKAGE = ROOT / "python/fovea"
 # Module, heading, and names; None: every public one.
-MODULES = [("_attention", "fovea", ["attention"]), ("focus", "fovea", ["focus_groups", "sinkhorn_potentials"]),
+MODULES = [("_attention", "fovea", ["attention"]), ("_decode", "fovea", ["decode", "Cache"]), ("focus", "fovea", ["focus_groups", "sinkhorn_potentials"]),
            ("_settings", "fovea", None), ("nn", "fovea.nn", None), ("transformers", "fovea.transformers", ["register"]),
            ("retrofit", "fovea.retrofit", None)]
 HEAD = """<!-- Made by scripts/python-reference.py from the docstrings of python/fovea. -->
@@ -89,6 +89,18 @@ def prose(text: str) -> str:
     return "\n\n".join(blocks)
 
 
+def methods(prefix: str, node) -> str:
+    """Public methods and properties of a class, but for `forward`, with their docstrings."""
+    parts = []
+    for inner in node.body if isinstance(node, ast.ClassDef) else []:
+        if is_public(inner, None) and not any(isinstance(base, ast.Attribute) for base in node.bases):
+            of = any(ast.unparse(x) == "property" for x in inner.decorator_list)
+            listed = "" if of else f"({', '.join(arguments(inner)[1:])})"
+            parts.append(f"\n- `{prefix}.{node.name}.{inner.name}{listed}`: " + " ".join((ast.get_docstring(inner) or "").split()))
+    return "".join(textwrap.fill(x, 100, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False,
+                                 drop_whitespace=True) + "\n" for x in parts)
+
+
 def page() -> str:
     parts, last = [HEAD], ""
     for module, prefix, names in MODULES:
@@ -100,6 +112,8 @@ def page() -> str:
         for name in names or nodes:
             node = nodes[name]
             parts.append(f"### {prefix}.{name}\n\n```python\n{signature(prefix, node)}\n```\n\n{prose(ast.get_docstring(node) or '')}\n")
+            if listed := methods(prefix, node):
+                parts.append(listed)
     return "\n".join(parts)
 
 

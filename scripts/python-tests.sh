@@ -19,7 +19,7 @@ did_not_run() {
 missing=$("$python" -c 'import importlib.util as u
 print(*(n for n in ("torch", "transformers", "pytest", "scikit_build_core") if u.find_spec(n) is None))') ||
   did_not_run "$python does not start (make python-peers)"
-[ -z "$missing" ] || did_not_run "its Python has no ${missing// /, no } (make python-peers wheel)"
+[ -z "$missing" ] || did_not_run "its Python has no ${missing// /, no } (make python-peers)"
 PIP_NO_INDEX=1 scripts/wheel.sh
 
 # SmolLM2 as transformers loads it, where `make model` has fetched it.
@@ -28,6 +28,9 @@ export FOVEA_SMOLLM=$PWD/build/python-smollm
 if [ ! -f "$FOVEA_SMOLLM/config.json" ] && [ -d "$model" ] && [ -x build/bin/fovea ]; then
   build/bin/fovea export "$model" "$FOVEA_SMOLLM" --quiet > /dev/null
 fi
+
+# The wheels in an empty environment, where the program is built.
+[ ! -x build/bin/fovea ] || [ $# -gt 0 ] || PIP_NO_INDEX=1 scripts/wheel-install.sh
 
 # One thread, as in run-tests.sh; tests about threads set their number.
 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$PWD/build/python-package "$python" -m pytest -q -rs \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# make wheel: the wheel of python/ into build/dist, and unpacked into build/python-package for the tests.
+# make wheel: the wheels of python/ and python/cli into build/dist, and the first unpacked into build/python-package for the
+# tests. The second carries build/bin/fovea; without that program it is not made.
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
@@ -10,7 +11,7 @@ cd "$here/.."
 
 python=$FOVEA_CACHE/peers-$(cat scripts/torch-version.txt)/bin/python
 [ -x "$python" ] || die "the wheel is built against PyTorch for Python" "make python-peers"
-"$python" -c 'import scikit_build_core' 2> /dev/null || pip_install "${python%/bin/python}" scikit-build-core
+"$python" -c 'import scikit_build_core' 2> /dev/null || die "$python has no scikit-build-core" "make python-peers"
 torch=$("$python" -c 'import torch; print(torch.__path__[0])' 2> /dev/null)
 mkdir -p build/dist
 rm -f build/dist/fovea-*.whl
@@ -20,3 +21,7 @@ CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=${1:-$(scripts/jobs.sh)} CMAKE_GENERA
 rm -rf build/python-package
 "$python" -m pip install --quiet --no-deps --disable-pip-version-check --target build/python-package build/dist/fovea-*.whl
 say "$(ls build/dist/fovea-*.whl): pip install it beside torch >= 2.10"
+[ -x build/bin/fovea ] || exit 0
+rm -f build/dist/fovea_cli-*.whl
+CMAKE_GENERATOR=Ninja "$python" -m pip wheel --quiet --no-deps --no-build-isolation --disable-pip-version-check -w build/dist ./python/cli
+say "$(ls build/dist/fovea_cli-*.whl): the program; pip install it beside torch $(cut -d. -f1,2 scripts/torch-version.txt)"

@@ -15,22 +15,25 @@ from torch import Tensor
 
 from ._call import check_longformer, check_rows, expect, operands, why_not_kernels
 from ._longformer import by_parts
-from ._operator import operator
+from ._operator import attention_operator
 from ._reference import reference
 from ._settings import Alibi, Bias, Blocks, Differential, DistanceBias, Documents, Focus, HeadMix, Longformer, MultiToken, Stats
 
 
-def _autocast(*tensors: Tensor):
-    kind = tensors[0].device.type
+def autocast(*tensors: Tensor):
+    kind = "cpu" if tensors[0].is_cpu else tensors[0].device.type
     if kind != "meta" and torch.is_autocast_enabled(kind):
         return tuple(x.to(torch.get_autocast_dtype(kind)) for x in tensors)
     return tensors
 
 
 def _fused(call: dict):
-    rows = [x.float() if x.dtype == torch.float16 else x for x in (call["q"], call["k"], call["v"])]
-    rows = [x if x.stride(-1) == 1 else x.contiguous() for x in rows]
-    out, lse, _, stats = operator(*rows, **{name: x for name, x in call.items() if name not in ("q", "k", "v")})
+    for name in ("q", "k", "v"):
+        x = call[name]
+        if x.dtype == torch.float16 or x.stride(-1) != 1:
+            x = x.float() if x.dtype == torch.float16 else x
+            call = call | {name: x.contiguous()}
+    out, lse, _, stats = attention_operator(call)
     return out, lse, stats.detach() if call["stats"] else None
 
 
@@ -49,8 +52,8 @@ def _why_not_parts(call: dict, spec: Longformer) -> Optional[str]:
 
 def _run(call: dict, longformer: Optional[Longformer], path: str):
     """out in the dtype of q, lse, statistics or None."""
-    expect(path in ("automatic", "fused", "reference"),
-           lambda: f"expected the path automatic, fused or reference; got {path!r}")
+    if path not in ("automatic", "fused", "reference"):
+        expect(False, lambda: f"expected the path automatic, fused or reference; got {path!r}")
     why_not = why_not_kernels(call)
     if longformer is not None:
         check_longformer(longformer, call)
@@ -64,7 +67,7 @@ def _run(call: dict, longformer: Optional[Longformer], path: str):
         (out, lse), stats = by_parts(call, longformer, lambda part: _fused(part)[:2]), None
     else:
         out, lse, stats = _fused(call)
-    return out.to(call["q"].dtype), lse, stats
+    return out if out.dtype == call["q"].dtype else out.to(call["q"].dtype), lse, stats
 
 
 def _every_second(x, n: int):
@@ -93,7 +96,7 @@ def _differential(q: Tensor, k: Tensor, v: Tensor, spec: Differential, settings:
     maps = []
     for n in range(2):
         own = settings | {name: _every_second(settings[name], n) for name in ("sink_logit", "bias")}
-        maps.append(_run(operands(q[:, n::2], k[:, n::2], v, **own), _every_second(longformer, n), path))
+        maps.append(_run(operands(q[:, n::2], k[:, n::2], v, own), _every_second(longformer, n), path))
     first, second = maps
     rows = spec.lambdas.to(second[1].dtype)
     start = 0.8 - 0.6 * math.exp(-0.3 * spec.depth)
@@ -157,10 +160,10 @@ def attention(
     Raises ValueError for impossible shapes, NotImplementedError for vmap and a second derivative of the kernels.
     Formulas: docs/kernels/pointwise.md, docs/kernels/mixing.md and docs/kernels/grouped.md.
     """
-    q, k, v = _autocast(q, k, v)
+    q, k, v = autocast(q, k, v)
     check_rows(q, k, v, 1 if differential is None else 2)
-    expect(window >= 0 and sinks >= 0 and softcap >= 0, lambda: "expected window, sinks and softcap of at least 0; "
-           f"got {window}, {sinks} and {softcap}")
+    if window < 0 or sinks < 0 or softcap < 0:
+        expect(False, lambda: f"expected window, sinks and softcap of at least 0; got {window}, {sinks} and {softcap}")
     settings = {
         "causal": causal, "scale": scale, "temperature": temperature, "soft_cap": float(softcap), "window": window,
         "sinks": sinks, "sink_logit": sink_logit, "documents": documents, "query_positions": query_positions,
@@ -169,7 +172,7 @@ def attention(
     if differential is not None:
         result = _differential(q, k, v, differential, settings, longformer, path)
     else:
-        result = _run(operands(q, k, v, **settings), longformer, path)
+        result = _run(operands(q, k, v, settings), longformer, path)
     out, lse, rows = result
     if not (return_lse or stats):
         return out

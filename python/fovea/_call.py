@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._reference import dilations
-from ._settings import Alibi, Blocks, DistanceBias, Documents, Focus, Longformer, alibi_slopes
+from ._settings import Alibi, Blocks, DistanceBias, Documents, Focus, HeadMix, Longformer, MultiToken, alibi_slopes
 
 GATES = {"log": 1, "identity": 1, "straight_through": 2, "logsig": 3, "mul": 4}  # forms of the operator
 MOST_WIDTH, MOST_KERNEL, MOST_MIX, MOST_COLUMNS = 256, (8, 15), 32, 65  # of the kernels
@@ -24,37 +24,40 @@ def expect(holds: bool, text: Callable[[], str]) -> None:
 
 def check_rows(q: Tensor, k: Tensor, v: Tensor, maps: int = 1) -> None:
     """`maps`: heads of k for one of v."""
-    def shapes() -> str:
-        return f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    of_q, of_k, of_v = q.shape, k.shape, v.shape
 
-    expect(q.dim() == k.dim() == v.dim() == 4, lambda: f"expected q, k and v of shape [b, heads, tokens, width]; {shapes()}")
-    expect(k.shape[0] == v.shape[0] == q.shape[0] and k.shape[1] == maps * v.shape[1] and k.shape[2] == v.shape[2]
-           and q.shape[3] == k.shape[3],
-           lambda: f"expected q [b, h, t, d], k [b, {'g' if maps == 1 else '2g'}, s, d] and v [b, g, s, e]; {shapes()}")
-    expect(k.shape[1] > 0 and q.shape[1] % k.shape[1] == 0,
-           lambda: f"expected heads of q that are a multiple of those of k; {shapes()}")
-    expect(q.dtype == k.dtype == v.dtype, lambda: f"expected one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
-    expect(q.device == k.device == v.device, lambda: f"expected one device; got {q.device}, {k.device} and {v.device}")
-    expect(q.is_floating_point(), lambda: f"expected floating-point numbers; got {q.dtype}")
+    def shapes() -> str:
+        return f"got q {tuple(of_q)}, k {tuple(of_k)}, v {tuple(of_v)}"
+
+    if not (len(of_q) == len(of_k) == len(of_v) == 4):
+        expect(False, lambda: f"expected q, k and v of shape [b, heads, tokens, width]; {shapes()}")
+    (b, h, _, d), (b_of_k, g, s, d_of_k), (b_of_v, g_of_v, s_of_v, _) = of_q, of_k, of_v
+    if not (b_of_k == b_of_v == b and g == maps * g_of_v and s == s_of_v and d == d_of_k):
+        expect(False, lambda: f"expected q [b, h, t, d], k [b, {'g' if maps == 1 else '2g'}, s, d] and v [b, g, s, e]; {shapes()}")
+    if not (g > 0 and h % g == 0):
+        expect(False, lambda: f"expected heads of q that are a multiple of those of k; {shapes()}")
+    if not (q.dtype == k.dtype == v.dtype):
+        expect(False, lambda: f"expected one dtype; got {q.dtype}, {k.dtype} and {v.dtype}")
+    if not (q.device == k.device == v.device):
+        expect(False, lambda: f"expected one device; got {q.device}, {k.device} and {v.device}")
+    if not q.is_floating_point():
+        expect(False, lambda: f"expected floating-point numbers; got {q.dtype}")
 
 
 def wide_type(q: Tensor) -> torch.dtype:
     return torch.float64 if q.dtype == torch.float64 else torch.float32
 
 
-def _places(x: Optional[Tensor], name: str, batch: int, tokens: int) -> Optional[Tensor]:
-    if x is None:
-        return None
+def _places(x: Tensor, name: str, batch: int, tokens: int) -> Tensor:
     x = x[None] if x.dim() == 1 else x
     expect(x.dim() == 2 and x.shape[0] in (1, batch) and x.shape[1] == tokens and not x.is_floating_point(),
            lambda: f"expected {name} as integers [{batch} or 1, {tokens}]; got {x.dtype} {tuple(x.shape)}")
     return x.long().contiguous()
 
 
-def _tau(temperature: Union[None, float, Tensor], scale: float, q: Tensor):
+def _tau(temperature: Union[float, Tensor], scale: float, q: Tensor):
     """The scale of all logits, and tau [b, t] where the temperature is a tensor: logits are q.k / tau."""
     if not isinstance(temperature, Tensor):
-        temperature = 1.0 if temperature is None else temperature
         expect(temperature > 0, lambda: f"expected a temperature above 0; got {temperature}")
         return scale / temperature, None
     rows = (q.shape[0], q.shape[2])
@@ -123,9 +126,7 @@ def _focus(focus: Focus, q: Tensor, keys: int) -> dict:
     return call | _gate(focus, q.shape[2], wide_type(q))
 
 
-def _documents(documents: Optional[Documents], batch: int, queries: int, keys: int) -> dict:
-    if documents is None:
-        return {"query_documents": None, "key_documents": None}
+def _documents(documents: Documents, batch: int, queries: int, keys: int) -> dict:
     expect(documents.keys is not None or queries == keys, lambda: "documents of keys are needed where there are more keys")
     of_keys = documents.queries if documents.keys is None else documents.keys
     return {"query_documents": _places(documents.queries, "documents.queries", batch, queries),
@@ -138,8 +139,6 @@ def _bias(bias, heads: int, q: Tensor) -> dict:
         slopes = alibi_slopes(heads).to(q.device) if bias.slopes is None else bias.slopes.detach().float().contiguous()
         expect(slopes.shape == (heads,), lambda: f"expected {heads} slopes; got {tuple(slopes.shape)}")
         return {"alibi": slopes}
-    if bias is None:
-        return {}
     expect(isinstance(bias, DistanceBias) and bias.table.dim() == 2 and bias.table.shape[0] == heads,
            lambda: f"expected Alibi, or a DistanceBias with a table [{heads}, n]")
     return {"bias": bias.table.to(wide).contiguous(), "bias_first": bias.first}
@@ -158,58 +157,94 @@ def check_longformer(spec: Longformer, call: dict) -> None:
     expect(call["causal"] and not call["window"], lambda: "expected causal=True and no window beside longformer")
 
 
-def operands(q: Tensor, k: Tensor, v: Tensor, *, temperature, scale, documents, query_positions, key_positions, bias,
-             multi_token, head_mix, focus: Optional[Focus], blocks: Optional[Blocks], sink_logit, **settings) -> dict:
+# The operands of plain attention; mechanisms replace them.
+_PLAIN = {
+    "tau": None, "bias": None, "alibi": None, "bias_first": 0, "sink_logit": None, "kernel_before": None, "kernel_after": None,
+    "mix_before": None, "mix_after": None, "eq4": False, "renormalise": False, "query_positions": None, "key_positions": None,
+    "query_documents": None, "key_documents": None, "gate": 0, "gate_offset": 0.0, "gate_learned": False, "gate_query": None,
+    "gate_key": None, "near": 0, "near_sinks": 0, "members": None, "groups": 0, "block_pairs": None, "block_size": 0}
+
+
+def _floats(x: Optional[Tensor], wide: torch.dtype) -> Optional[Tensor]:
+    return None if x is None else x.to(wide).contiguous()
+
+
+def _multi_token(spec: MultiToken, heads: int, wide: torch.dtype) -> dict:
+    expect(spec.equation in ("eq4", "eq5"), lambda: f"expected the equation eq4 or eq5; got {spec.equation!r}")
+    _kernel(spec.before, "multi_token.before", heads), _kernel(spec.after, "multi_token.after", heads)
+    return {"kernel_before": _floats(spec.before, wide), "kernel_after": _floats(spec.after, wide),
+            "eq4": spec.equation == "eq4", "renormalise": spec.renormalise and spec.after is not None}
+
+
+def _head_mix(spec: HeadMix, heads: int, wide: torch.dtype) -> dict:
+    _mix(spec.before, "head_mix.before", heads), _mix(spec.after, "head_mix.after", heads)
+    return {"mix_before": _floats(spec.before, wide), "mix_after": _floats(spec.after, wide)}
+
+
+def _blocks(spec: Blocks, device: torch.device) -> dict:
+    expect(spec.size > 0, lambda: f"expected blocks.size above 0; got {spec.size}")
+    pairs = torch.tensor([tuple(x) for x in spec.pairs], dtype=torch.int64, device=device).reshape(-1, 2)
+    return {"block_pairs": pairs, "block_size": spec.size}
+
+
+def operands(q: Tensor, k: Tensor, v: Tensor, settings: dict) -> dict:
     """What the operator and the reference take, by name."""
-    (batch, heads, queries, width), keys, wide = q.shape, k.shape[2], wide_type(q)
-    scale, tau = _tau(temperature, width**-0.5 if scale is None else scale, q)
-
-    def floats(x):
-        return None if x is None else x.to(wide).contiguous()
-
-    expect(multi_token is None or multi_token.equation in ("eq4", "eq5"),
-           lambda: f"expected the equation eq4 or eq5; got {multi_token.equation!r}")
-    before, after = (None, None) if multi_token is None else (multi_token.before, multi_token.after)
-    mix_before, mix_after = (None, None) if head_mix is None else (head_mix.before, head_mix.after)
-    _kernel(before, "multi_token.before", heads), _kernel(after, "multi_token.after", heads)
-    _mix(mix_before, "head_mix.before", heads), _mix(mix_after, "head_mix.after", heads)
-    expect(sink_logit is None or sink_logit.shape == (heads,), lambda: f"expected sink_logit [{heads}]")
-    call = settings | {
-        "q": q, "k": k, "v": v, "tau": tau, "scale": scale, "bias": None, "alibi": None, "bias_first": 0,
-        "sink_logit": floats(sink_logit), "kernel_before": floats(before), "kernel_after": floats(after),
-        "mix_before": floats(mix_before), "mix_after": floats(mix_after),
-        "eq4": multi_token is not None and multi_token.equation == "eq4",
-        "renormalise": multi_token is not None and multi_token.renormalise and after is not None,
-        "query_positions": _places(query_positions, "query_positions", batch, queries),
-        "key_positions": _places(key_positions, "key_positions", batch, keys),
-        "gate": 0, "gate_offset": 0.0, "gate_learned": False, "gate_query": None, "gate_key": None,
-        "near": 0, "near_sinks": 0, "members": None, "groups": 0, "block_pairs": None, "block_size": 0}
-    call |= _documents(documents, batch, queries, keys) | _bias(bias, heads, q)
-    if focus is not None:
-        call |= _focus(focus, q, keys)
-    if blocks is not None:
-        pairs = torch.tensor([tuple(x) for x in blocks.pairs], dtype=torch.int64, device=q.device).reshape(-1, 2)
-        expect(blocks.size > 0, lambda: f"expected blocks.size above 0; got {blocks.size}")
-        call |= {"block_pairs": pairs, "block_size": blocks.size}
+    scale = settings["scale"]
+    if scale is None:
+        scale = q.shape[3] ** -0.5
+    call = {**_PLAIN, "q": q, "k": k, "v": v, "scale": scale, "causal": settings["causal"], "soft_cap": settings["soft_cap"],
+            "window": settings["window"], "sinks": settings["sinks"], "stats": settings["stats"]}
+    for name in _MECHANISMS:
+        if settings[name] is not None:
+            call |= _mechanism_operands(q, k.shape[2], scale, settings)
+            break
     return call
 
 
-def why_not_kernels(call: dict) -> Optional[str]:
-    """Why the kernels cannot compute a call, or None."""
-    q, v = call["q"], call["v"]
-    given = {name for name, x in call.items() if x is not None}
-    joins = given & {"kernel_before", "kernel_after", "mix_before", "mix_after"}
-    has_bias = given & {"bias", "alibi"}
-    if q.dtype == torch.float64:
-        return "the kernels compute in float32"
-    if q.device.type not in ("cpu", "meta"):
-        return f"the kernels of this package run on the CPU; got tensors on {q.device}"
-    if max(q.shape[3], v.shape[3]) > MOST_WIDTH:
-        return f"the kernels are made for widths of at most {MOST_WIDTH}"
-    for name in given & {"kernel_before", "kernel_after"}:
+_MECHANISMS = ("temperature", "sink_logit", "documents", "query_positions", "key_positions", "bias", "multi_token", "head_mix",
+               "focus", "blocks")
+
+
+def _mechanism_operands(q: Tensor, keys: int, scale: float, settings: dict) -> dict:
+    temperature, sink_logit, documents, query_positions, key_positions, bias, multi_token, head_mix, focus, blocks = (
+        settings[name] for name in _MECHANISMS)
+    (batch, heads, queries, _), wide = q.shape, wide_type(q)
+    call = {}
+    if temperature is not None:
+        call["scale"], call["tau"] = _tau(temperature, scale, q)
+    if sink_logit is not None:
+        expect(sink_logit.shape == (heads,), lambda: f"expected sink_logit [{heads}]; got {tuple(sink_logit.shape)}")
+        call["sink_logit"] = _floats(sink_logit, wide)
+    if query_positions is not None:
+        call["query_positions"] = _places(query_positions, "query_positions", batch, queries)
+    if key_positions is not None:
+        call["key_positions"] = _places(key_positions, "key_positions", batch, keys)
+    if documents is not None:
+        call |= _documents(documents, batch, queries, keys)
+    if bias is not None:
+        call |= _bias(bias, heads, q)
+    if multi_token is not None:
+        call |= _multi_token(multi_token, heads, wide)
+    if head_mix is not None:
+        call |= _head_mix(head_mix, heads, wide)
+    if focus is not None:
+        call |= _focus(focus, q, keys)
+    if blocks is not None:
+        call |= _blocks(blocks, q.device)
+    return call
+
+
+_CONVOLUTIONS, _MIXES = ("kernel_before", "kernel_after"), ("mix_before", "mix_after")
+# Operands that the kernels do not compute in every combination and size.
+_JOINED = (*_CONVOLUTIONS, *_MIXES, "bias", "alibi", "gate_key", "members", "block_pairs")
+
+
+def _why_not_mechanisms(call: dict, given: set[str]) -> Optional[str]:
+    joins, has_bias = given & {*_CONVOLUTIONS, *_MIXES}, given & {"bias", "alibi"}
+    for name in given & {*_CONVOLUTIONS}:
         if any(n > most for n, most in zip(call[name].shape[1:], MOST_KERNEL)):
             return "the kernels take convolutions of at most 8 queries x 15 keys"
-    for name in given & {"mix_before", "mix_after"}:
+    for name in given & {*_MIXES}:
         if call[name].shape[1] > MOST_MIX:
             return f"the kernels mix groups of at most {MOST_MIX} heads"
     if "gate_key" in given and call["gate_key"].shape[2] > MOST_COLUMNS:
@@ -219,4 +254,19 @@ def why_not_kernels(call: dict) -> Optional[str]:
         return "the kernels have no block pairs beside other patterns, biases, convolutions and mixes"
     if "members" in given and call["stats"] and has_bias or joins and call["stats"]:
         return "the kernels have no statistics of joined pairs"
+    return None
+
+
+def why_not_kernels(call: dict) -> Optional[str]:
+    """Why the kernels cannot compute a call, or None."""
+    q, v = call["q"], call["v"]
+    if q.dtype == torch.float64:
+        return "the kernels compute in float32"
+    if not q.is_cpu and not q.is_meta:
+        return f"the kernels of this package run on the CPU; got tensors on {q.device}"
+    if q.shape[3] > MOST_WIDTH or v.shape[3] > MOST_WIDTH:
+        return f"the kernels are made for widths of at most {MOST_WIDTH}"
+    for name in _JOINED:
+        if call[name] is not None:
+            return _why_not_mechanisms(call, {n for n in _JOINED if call[n] is not None})
     return None

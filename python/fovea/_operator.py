@@ -3,9 +3,12 @@
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
+from operator import itemgetter
 from pathlib import Path
 
 import torch
+from torch import _C
+from torch.autograd import forward_ad
 
 LIBRARY = Path(__file__).parent / "libfovea_kernels.so"
 if not LIBRARY.is_file():
@@ -15,8 +18,15 @@ torch.ops.load_library(str(LIBRARY))
 operator = torch.ops.fovea_kernels.attention.default
 _backward = torch.ops.fovea_kernels.attention_backward.default
 NAMES = [argument.name for argument in operator._schema.arguments]
-_RESULTS = [result.name for result in _backward._schema.returns]  # dq, dk, ...
-_LEARNED = [name[1:] for name in _RESULTS[3:]]
+_DEFAULTS = {argument.name: argument.default_value for argument in operator._schema.arguments if argument.has_default_value()}
+_ALWAYS = len(NAMES) - len(_DEFAULTS)  # q, k, v and settings that each call gives
+_SLOTS = [name for name in NAMES[3:] if _DEFAULTS.get(name, 0) is None]  # operands that may be absent, in a row
+_END = _ALWAYS + len(_SLOTS)
+_always, _others, _DEFAULT_OTHERS = itemgetter(*NAMES[:_ALWAYS]), itemgetter(*_DEFAULTS), tuple(_DEFAULTS.values())
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DIFFERENTIABLE = [result.name[1:] for result in _backward._schema.returns]  # of dq, dk, ...
+_LEARNED = _DIFFERENTIABLE[3:]
+_differentiable = itemgetter(*_DIFFERENTIABLE)
 # The kernels write gradients of every row of the batch, to be summed over it; that of tau over the heads. Those of
 # a gate have a row for each of the batch.
 _SUMMED = {"tau": 1, "gate_query": None, "gate_key": None}
@@ -27,7 +37,7 @@ def _by_token(like, width):
 
 
 def _fake(*inputs, **settings):
-    call = dict(zip(NAMES, inputs)) | settings
+    call = _DEFAULTS | dict(zip(NAMES, inputs)) | settings
     q, rows = call["q"], call["q"].shape[:3]
     lse = q.new_empty(rows, dtype=torch.float32)
     row_sums = q.new_empty(rows if call["renormalise"] else (0,), dtype=torch.float32)
@@ -42,7 +52,7 @@ def _gradient_shape(name, x, q):
 
 
 def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
-    call = dict(zip(NAMES, inputs)) | settings
+    call = _DEFAULTS | dict(zip(NAMES, inputs)) | settings
     q = call["q"]
     rows = [_by_token(call[name], call[name].shape[3]) for name in "qkv"]
     learned = [
@@ -53,25 +63,34 @@ def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
 
 
 def _keep(ctx, inputs, output):
-    ctx.names = [name for name, x in zip(NAMES, inputs) if isinstance(x, torch.Tensor)]
-    ctx.settings = {name: x for name, x in zip(NAMES, inputs) if not isinstance(x, torch.Tensor)}
-    ctx.save_for_backward(*(x for x in inputs if isinstance(x, torch.Tensor)), *output[:3])
+    inputs = (*inputs, *_DEFAULT_OTHERS[len(inputs) - _ALWAYS :])
+    tensors = inputs[:3] + inputs[_ALWAYS:_END]
+    ctx.given, ctx.settings = [x is not None for x in tensors], (inputs[3:_ALWAYS], inputs[_END:])
+    ctx.save_for_backward(*(x for x in tensors if x is not None), *output[:3])
     ctx.set_materialize_grads(False)
 
 
-def _gradients(ctx, dout, dlse, *_):
+def _gradients_by_name(ctx, dout, dlse):
     *tensors, out, lse, row_sums = ctx.saved_tensors
-    call = ctx.settings | dict(zip(ctx.names, tensors))
+    tensors = iter(tensors)
+    q, k, v, *slots = [next(tensors) if given else None for given in ctx.given]
+    first, others = ctx.settings
     dout = torch.zeros_like(out) if dout is None else dout.to(out.dtype)
     if dout.stride(-1) != 1:
         dout = dout.contiguous()
     dlse = torch.zeros_like(lse) if dlse is None else dlse.contiguous()
-    found = dict(zip(_RESULTS, _backward(dout, dlse, out, lse, row_sums, *(call[name] for name in NAMES))))
-    grads = {name: found["d" + name] for name in "qkv"}
-    for name in _LEARNED:
-        if call[name] is not None:
-            axis, x = _SUMMED.get(name, 0), found["d" + name]
-            grads[name] = x if axis is None else x.sum(axis)
+    results = _backward_operator(dout, dlse, out, lse, row_sums, q, k, v, *first, *slots, *others)
+    grads = dict(zip(_DIFFERENTIABLE, results))
+    for name, x in zip(_SLOTS, slots):
+        if x is None:
+            grads.pop(name, None)
+        elif name in grads and (axis := _SUMMED.get(name, 0)) is not None:
+            grads[name] = grads[name].sum(axis)
+    return grads
+
+
+def _gradients(ctx, dout, dlse, *_):
+    grads = _gradients_by_name(ctx, dout, dlse)
     return tuple(grads.get(name) for name in NAMES)
 
 
@@ -89,3 +108,63 @@ torch.library.register_fake("fovea_kernels::attention", _fake)
 torch.library.register_fake("fovea_kernels::attention_backward", _backward_fake)
 torch.library.register_autograd("fovea_kernels::attention", _gradients, setup_context=_keep)
 torch.library.register_autograd("fovea_kernels::attention_backward", _refuse_twice)
+
+
+class _Attention(torch.autograd.Function):
+    """As register_autograd makes it of the operator. `leaves`: the operands with gradients, again, for autograd."""
+
+    @staticmethod
+    def forward(ctx, inputs, *leaves):
+        output = _at_once(operator, inputs)
+        _keep(ctx, inputs, output)
+        ctx.mark_non_differentiable(*output[2:])
+        return output
+
+    @staticmethod
+    def backward(ctx, dout, dlse, *_):
+        grads = _gradients_by_name(ctx, dout, dlse)
+        return None, *(grads.get(name) for name in _DIFFERENTIABLE)
+
+
+try:  # names inside of torch, as of 2.11
+    _CPU = _C.DispatchKeySet(_C.DispatchKey.CPU)
+    _observers = (_C._len_torch_dispatch_stack, _C._functorch.peek_interpreter_stack, _C._autograd._profiler_enabled)
+    _any_requires_grad, _ = _C._any_requires_grad, (forward_ad._current_level, operator._handle.redispatch_boxed)
+except AttributeError:  # a torch without them: every call takes the dispatcher
+    _observers = None
+
+
+def _at_once(of, inputs):
+    return of._handle.redispatch_boxed(_CPU, *inputs)
+
+
+def _is_plain(x):
+    """Whether autograd alone looks at a call: no compiler, mode, transform, profiler or subclass of Tensor does."""
+    if torch.compiler.is_compiling() or _observers is None or not x.is_cpu or type(x) not in _PLAIN:
+        return False
+    modes, transforms, profiles = _observers
+    return not modes() and transforms() is None and not profiles() and forward_ad._current_level < 0
+
+
+def _needs_gradient(inputs):
+    return torch.is_grad_enabled() and _any_requires_grad(*inputs)
+
+
+# Gradients that Python registers cost 0.1 ms: the dispatcher makes Python's objects of all operands, and the kernels' of
+# these again. Attention of a short sequence is faster than that, so plain calls go to the kernels at once.
+def attention_operator(call: dict):
+    """out, lse, row_sums and stats of the operands by name."""
+    if torch.compiler.is_compiling():
+        return operator(*(call[name] for name in NAMES))
+    inputs, others = _always(call), _others(call)
+    if others != _DEFAULT_OTHERS:  # each value costs time
+        inputs += others
+    if not _is_plain(inputs[0]):
+        return operator(*inputs)
+    return _Attention.apply(inputs, *_differentiable(call)) if _needs_gradient(inputs) else _at_once(operator, inputs)
+
+
+def _backward_operator(*inputs):
+    if _is_plain(inputs[0]) and not _needs_gradient(inputs):
+        return _at_once(_backward, inputs)
+    return _backward(*inputs)

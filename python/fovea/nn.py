@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ._attention import attention
+from ._decode import Cache, decode
 from ._settings import Focus, MultiToken
 from .focus import focus_groups, sinkhorn_potentials
 
@@ -34,10 +35,17 @@ class Attention(nn.Module):
         """Settings of the call on x; a subclass adds its own learned ones."""
         return self.settings
 
-    def forward(self, x: Tensor, **settings) -> Tensor:
+    def forward(self, x: Tensor, *, cache: Optional[Cache] = None, **settings) -> Tensor:
+        """With a cache, x are the next tokens: their keys and values join those there (`fovea.decode`)."""
         q = self.q_proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = (f(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2) for f in (self.k_proj, self.v_proj))
-        out = attention(q, k, v, **(self.mechanism(x) | settings))
+        settings = self.mechanism(x) | settings
+        if cache is None:
+            out = attention(q, k, v, **settings)
+        elif not settings.pop("causal", True):
+            raise ValueError("[fovea.nn.Attention] expected causal attention with a cache; got causal=False")
+        else:
+            out = decode(q, k, v, cache, **settings)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
 

@@ -155,13 +155,23 @@ def load(model: nn.Module, folder: Union[str, os.PathLike], *, focus: str = "con
     return model
 
 
+def _tensor_now(state: dict[str, Tensor], name: str) -> Tensor:
+    """Where PEFT has wrapped the layer since, its tensors are those of `base_layer`."""
+    module, mark, rest = name.rpartition(".lora_")
+    return state[name] if name in state else state[f"{module}.base_layer{mark}{rest}"]
+
+
 @torch.no_grad()
 def save(model: nn.Module, folder: Union[str, os.PathLike]) -> None:
-    """Writes the adapter that `load` put on the model, with its tensors of now, in the same layout."""
+    """Writes the adapter that `load` put on the model, with its tensors of now, in the same layout.
+
+    A LoRA of PEFT on the same model is not in it: `save_pretrained` of the PEFT model writes that, and this function takes
+    `peft_model.get_base_model()`.
+    """
     _expect(hasattr(model, "fovea_adapter"), "expected a model of fovea.retrofit.load; got one without an adapter")
     known, folder = model.fovea_adapter, Path(folder)
     state = model.state_dict()
-    tensors = {_PREFIX + name: state[name].detach().float().cpu().contiguous().clone() for name in known["names"]}
+    tensors = {_PREFIX + name: _tensor_now(state, name).detach().float().cpu().contiguous().clone() for name in known["names"]}
     folder.mkdir(parents=True, exist_ok=True)
     new = folder / (_WEIGHTS + ".new")
     save_file(tensors, new, known["metadata"] or None)

@@ -63,10 +63,14 @@ inline constexpr SlotRow kTable[kSlots] = {{"tau", "Bt"},
                                            {"members", "Bs"},
                                            {"block_pairs", "mn"}};
 
+// Settings before the operands of the table, and after them. What has a default need not be given:
+// the conversion of each value costs a twentieth of a short call.
 inline constexpr const char* kSettings =
-    "bool causal, float scale, float soft_cap, int bias_first, int window, int sinks, bool eq4, "
-    "bool renormalise, int gate, float gate_offset, bool gate_learned, int near, int near_sinks, "
-    "int groups, int block_size, bool stats";
+    "bool causal, float scale, float soft_cap, int window, int sinks";
+inline constexpr const char* kOtherSettings =
+    "int bias_first=0, bool eq4=False, bool renormalise=False, int gate=0, float gate_offset=0.0, "
+    "bool gate_learned=False, int near=0, int near_sinks=0, int groups=0, int block_size=0, "
+    "bool stats=False";
 
 struct Call {
   Tensor q, k, v;

@@ -5,10 +5,11 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@ namespace fovea::python {
 namespace {
 
 std::string schema_of_arguments() {
-  std::string all = "Tensor q, Tensor k, Tensor v";
-  for (const SlotRow& slot : kTable) all += std::string(", Tensor? ") + slot.name;
-  return all + ", " + kSettings;
+  std::string all = std::string("Tensor q, Tensor k, Tensor v, ") + kSettings;
+  for (const SlotRow& slot : kTable) all += std::string(", Tensor? ") + slot.name + "=None";
+  return all + ", " + kOtherSettings;
 }
 
 // Takes the values of a stack one by one; each is taken once.
@@ -37,13 +38,13 @@ class Values {
 
   Call take_call() {
     Call call{.q = take<Tensor>(), .k = take<Tensor>(), .v = take<Tensor>()};
-    for (std::optional<Tensor>& slot : call.slots) slot = take<std::optional<Tensor>>();
     call.causal = take<bool>();
     call.scale = take<double>();
     call.soft_cap = take<double>();
-    call.bias_first = take<int64_t>();
     call.window = take<int64_t>();
     call.sinks = take<int64_t>();
+    for (std::optional<Tensor>& slot : call.slots) slot = take<std::optional<Tensor>>();
+    call.bias_first = take<int64_t>();
     call.eq4 = take<bool>();
     call.renormalise = take<bool>();
     call.gate = take<int64_t>();
@@ -155,6 +156,8 @@ void set_inputs(Problem& problem, const Call& call, const Pairs& pairs) {
   problem.v = rows_of<T>(v);
   if constexpr (requires { problem.plans; })
     problem.plans = pairs.plans;
+  else if constexpr (requires { problem.rows; })
+    problem.rows = pairs.rows;
   else
     problem.visits = pairs.visits;
   if constexpr (requires { problem.mixing; }) {
@@ -171,26 +174,42 @@ void with_type(const Tensor& x, const F& f) {
   f(BFloat16{});
 }
 
-// [b, h, t, width] in the memory order of [b, t, h, width].
-Tensor new_by_token(const Tensor& like, int64_t width) {
-  const std::array<int64_t, 4> sizes{like.size(0), like.size(2), like.size(1), width};
-  return torch::stable::transpose(torch::stable::new_empty(like, sizes), 1, 2);
+// By the C function: an operator by name costs a microsecond each time.
+Tensor new_tensor(std::span<const int64_t> sizes, std::span<const int64_t> strides, int32_t dtype) {
+  AtenTensorHandle made = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(),
+                                                  strides.data(), dtype,
+                                                  aoti_torch_device_type_cpu(), 0, &made));
+  return Tensor(made);
 }
 
-Tensor new_floats(const Tensor& like, const std::vector<int64_t>& sizes) {
-  return torch::stable::new_empty(like, sizes, ScalarType::Float);
+// [b, h, t, width] in the memory order of [b, t, h, width].
+Tensor new_by_token(const Tensor& like, int64_t width) {
+  const int64_t h = like.size(1), t = like.size(2);
+  const std::array<int64_t, 4> sizes{like.size(0), h, t, width};
+  const std::array<int64_t, 4> strides{t * h * width, width, h * width, 1};
+  int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  return new_tensor(sizes, strides, dtype);
+}
+
+Tensor new_floats(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t axis = sizes.size(); axis-- > 1;)
+    strides[axis - 1] = strides[axis] * std::max<int64_t>(sizes[axis], 1);
+  return new_tensor(sizes, strides, aoti_torch_dtype_float32());
 }
 
 void forward(StableIValue* stack, uint64_t, uint64_t) {
   const Call call = Values(stack).take_call();
   check(call);
   const std::vector<int64_t> rows{call.q.size(0), call.q.size(1), call.q.size(2)};
-  const Tensor out = new_by_token(call.q, call.v.size(3)), lse = new_floats(call.q, rows);
-  const Tensor row_sums = new_floats(call.q, call.renormalise ? rows : std::vector<int64_t>{0});
-  const Tensor stats = new_floats(
-      call.q, call.stats ? std::vector<int64_t>{rows[0], rows[1], rows[2], kernels::kRowStats}
-                         : std::vector<int64_t>{0});
-  const Pairs pairs(call);
+  const Tensor out = new_by_token(call.q, call.v.size(3)), lse = new_floats(rows);
+  const Tensor row_sums = new_floats(call.renormalise ? rows : std::vector<int64_t>{0});
+  const Tensor stats =
+      new_floats(call.stats ? std::vector<int64_t>{rows[0], rows[1], rows[2], kernels::kRowStats}
+                            : std::vector<int64_t>{0});
+  const Pairs pairs(call, true);
   with_type(call.q, [&]<class T>(T) {
     const auto run = [&](auto problem) {
       set_inputs<T>(problem, call, pairs);
@@ -199,12 +218,13 @@ void forward(StableIValue* stack, uint64_t, uint64_t) {
       if constexpr (requires { problem.row_sums; }) {
         expect(!call.stats, "statistics of joined pairs have no kernel");
         if (call.renormalise) problem.row_sums = static_cast<float*>(row_sums.mutable_data_ptr());
-      } else if (call.stats) {
-        problem.stats = static_cast<float*>(stats.mutable_data_ptr());
+      } else if constexpr (requires { problem.stats; }) {
+        if (call.stats) problem.stats = static_cast<float*>(stats.mutable_data_ptr());
       }
       kernels::cpu().run(problem);
     };
     if (!pairs.plans.empty()) return run(kernels::GroupedForward<T>());
+    if (!pairs.rows.empty()) return run(kernels::AttentionDecode<T>());
     if (call.joins_pairs() || call[kMembers]) return run(kernels::MixingForward<T>());
     run(kernels::AttentionForward<T>());
   });
@@ -228,7 +248,7 @@ std::vector<Tensor> learned_gradients(const Call& call) {
       else
         for (int64_t axis = 0; axis < x->dim(); ++axis) sizes.push_back(x->size(axis));
     }
-    all.push_back(new_floats(call.q, sizes));
+    all.push_back(new_floats(sizes));
   }
   return all;
 }
@@ -276,7 +296,7 @@ void backward(StableIValue* stack, uint64_t, uint64_t) {
   const auto data = [](const Tensor& x) { return static_cast<const float*>(x.const_data_ptr()); };
   const Tensor dq = new_by_token(call.q, call.q.size(3)), dk = new_by_token(call.k, call.k.size(3)),
                dv = new_by_token(call.v, call.v.size(3));
-  const Pairs pairs(call);
+  const Pairs pairs(call, false);
   with_type(call.q, [&]<class T>(T) {
     const auto run = [&](auto problem) {
       set_inputs<T>(problem, call, pairs);

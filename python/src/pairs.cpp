@@ -102,10 +102,63 @@ std::vector<GroupedPlan> grouped_plans(const Call& call) {
   return all;
 }
 
+// Runs of keys of one document at consecutive positions; nothing where a document or the order of
+// the keys would have to be compared pair by pair.
+std::optional<std::vector<KeyRange>> runs_of(const RowPlaces& row) {
+  const int64_t document = row.queries.front().document;
+  for (const TokenPlace& query : row.queries)
+    if (query.document != document) return std::nullopt;
+  std::vector<KeyRange> runs;
+  int64_t last = -1;
+  for (int64_t j = 0; j < std::ssize(row.keys); ++j) {
+    const TokenPlace& key = row.keys[j];
+    if (key.document != document) continue;
+    if (!runs.empty() && key.position <= last) return std::nullopt;
+    const int64_t shift = key.position - j;
+    if (!runs.empty() && runs.back().end == j && runs.back().shift == shift)
+      ++runs.back().end;
+    else
+      runs.push_back({.begin = j, .end = j + 1, .shift = shift});
+    last = key.position;
+  }
+  return runs;
+}
+
+// Ranges of keys for every query, where the kernel for a few of them computes the call; else none.
+std::vector<RowVisits> few_rows(const Call& call) {
+  const int64_t batch = call.q.size(0), queries = call.q.size(2), keys = call.k.size(2);
+  const kernels::AttentionSizes sizes{
+      .heads = call.q.size(1), .kv_heads = call.k.size(1), .queries = queries};
+  if (call.stats || call.joins_pairs() || call[kMembers] || batch * queries * keys == 0 ||
+      !kernels::cpu().prefers_decode(sizes))
+    return {};
+  bool placed = false;
+  for (int n = kQueryPositions; n <= kKeyDocuments; ++n) placed = placed || call.slots[n];
+  std::vector<RowVisits> all;
+  std::vector<KeyRange> runs{{.begin = 0, .end = keys, .shift = 0}};
+  for (int64_t b = 0; b < batch; ++b) {
+    RowPlaces row;
+    if (placed) {
+      row = row_places(call, b);
+      const auto found = runs_of(row);
+      if (!found) return {};
+      runs = *found;
+    }
+    for (int64_t i = 0; i < queries; ++i) {
+      const int64_t position = placed ? row.queries[i].position : keys - queries + i;
+      const auto seen = row_visits(mask_rule(call), position, runs);
+      if (!seen) return {};
+      all.push_back(*seen);
+    }
+  }
+  return all;
+}
+
 }  // namespace
 
-Pairs::Pairs(const Call& call) : plans(grouped_plans(call)) {
-  if (plans.empty()) visits = visits_of(call);
+Pairs::Pairs(const Call& call, bool forward) : plans(grouped_plans(call)) {
+  if (plans.empty() && forward) rows = few_rows(call);
+  if (plans.empty() && rows.empty()) visits = visits_of(call);
 }
 
 }  // namespace fovea::python

@@ -1,4 +1,5 @@
-// Which keys the queries of a call see: visits of its mask, or plans of groups and blocks.
+// Which keys the queries of a call see: visits of its mask, plans of groups and blocks, or ranges
+// of keys for a few queries.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -12,11 +13,13 @@
 
 namespace fovea::python {
 
-/// One for all rows of the batch, or one each. Visits where there are no plans.
+/// Plans or visits: one for all rows of the batch, or one each. Of the three, one is not empty.
 struct Pairs {
-  explicit Pairs(const Call& call);
+  /// `forward`: a few queries may read the keys where they lie (kernels::AttentionDecode).
+  Pairs(const Call& call, bool forward);
 
   std::vector<GroupedPlan> plans;
+  std::vector<RowVisits> rows;  ///< [batch][queries]
   std::vector<Visits> visits;
 };
 

@@ -6,18 +6,24 @@ SPDX-License-Identifier: Apache-2.0
 import torch
 
 import fovea
-from fovea import _attention
+from fovea import _attention, _operator
 
 
-def opcheck(rows, **settings):
+def operands(rows, **settings):
+    """The operands by name of the one call that fovea.attention makes."""
     calls = []
-    operator = _attention.operator
-    _attention.operator = lambda *x, **given: calls.append((x, given)) or operator(*x, **given)
+    compute = _attention.attention_operator
+    _attention.attention_operator = lambda call: calls.append(call) or compute(call)
     try:
         fovea.attention(*rows, **settings)
     finally:
-        _attention.operator = operator
-    (x, given), = calls
-    leaves = {n: y.detach().requires_grad_(y.requires_grad) if isinstance(y, torch.Tensor) else y
-              for n, y in given.items()}
-    torch.library.opcheck(operator, tuple(y.detach().requires_grad_() for y in x), leaves)
+        _attention.attention_operator = compute
+    call, = calls
+    return call
+
+
+def opcheck(rows, **settings):
+    call = operands(rows, **settings)
+    leaves = {n: x.detach().requires_grad_(x.requires_grad or n in "qkv") if isinstance(x, torch.Tensor) else x
+              for n, x in call.items()}
+    torch.library.opcheck(_operator.operator, tuple(leaves[name] for name in _operator.NAMES))

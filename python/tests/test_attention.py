@@ -3,9 +3,10 @@
 import pytest
 import torch
 from eager import attend
-from operator_calls import opcheck
+from operator_calls import opcheck, operands
 
 import fovea
+from fovea import _operator
 
 B, H, G, T, D = 2, 4, 2, 37, 16
 SLOPES = [2.0 ** (-2 * (h + 1)) for h in range(H)]
@@ -85,6 +86,28 @@ def test_autocast_computes_in_bfloat16():
 def test_opcheck_passes(name):
     learned, ours, _ = CASES[name]
     opcheck(rows(), **ours(*learned))
+
+
+@pytest.mark.parametrize("name", ["causal", "temperature", "multi-token"])
+def test_a_plain_call_has_the_bits_of_one_through_the_dispatcher(name):
+    learned, ours, _ = CASES[name]
+    tensors = rows() + learned
+    call = operands(tensors[:3], **ours(*learned))
+    through = _operator.operator(*(call[n] for n in _operator.NAMES))[0]
+    at_once = fovea.attention(*tensors[:3], **ours(*learned))
+    assert torch.equal(at_once, through) and "Attention" in at_once.grad_fn.name() != through.grad_fn.name()
+    for x, y in zip(*(torch.autograd.grad(out.square().sum(), tensors) for out in (at_once, through))):
+        assert torch.equal(x, y)
+    with torch.no_grad():
+        assert torch.equal(fovea.attention(*tensors[:3], **ours(*learned)), through)
+
+
+def test_a_profiler_and_the_meta_device_see_the_operator():
+    with torch.profiler.profile() as profile:
+        fovea.attention(*rows(), window=9)
+    assert "fovea_kernels::attention" in {event.key for event in profile.key_averages()}
+    out, lse = fovea.attention(*(x.to("meta") for x in rows()), window=9, return_lse=True)
+    assert out.is_meta and out.shape == (B, H, T, D) and lse.shape == (B, H, T)
 
 
 def test_compiles_without_graph_break():

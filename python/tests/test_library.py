@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 import fovea._operator
+import fovea.nn
 
 
 def undefined_symbols():
@@ -34,6 +37,18 @@ x = torch.randn(1, 2, 5, 16)
 assert torch.allclose(fovea.attention(x, x, x),
                       torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True), atol=1e-5)"""
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_small_gpt_writes_from_a_cache_what_it_would_write_by_reading_all_again(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    import small_gpt
+
+    torch.manual_seed(0)
+    model = small_gpt.GPT(lambda width: fovea.nn.MultiTokenAttention(width, 4, bias=fovea.Alibi()), width=32)
+    text = torch.randint(256, (1, 20))
+    written = model.write(text, 12)
+    assert torch.equal(written[:, :20], text)
+    assert torch.equal(model(written[:, :-1])[0, 19:].argmax(-1), written[0, 20:])
 
 
 def test_the_small_gpt_learns_with_either_attention():

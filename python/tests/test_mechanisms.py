@@ -242,12 +242,7 @@ def test_opcheck_passes(name):
 
 
 def test_opcheck_passes_with_statistics():
-    from fovea import _attention, _call
-
-    call = _call.operands(*rows(), causal=True, scale=None, temperature=None, soft_cap=0.0, window=0, sinks=0,
-                          sink_logit=None, documents=None, query_positions=None, key_positions=None, bias=None,
-                          multi_token=None, head_mix=None, focus=None, blocks=None, stats=True)
-    torch.library.opcheck(_attention.operator, tuple(call.pop(n) for n in "qkv"), call)
+    opcheck(rows(), stats=True)
 
 
 @pytest.mark.parametrize("path", ["fused", "reference"])
