@@ -19,7 +19,7 @@ namespace fovea {
 /// A copy of the cache of one text with room for `capacity` tokens: it shares full pages with
 /// `from`, which stays as it is.
 DecodeState with_room(const DecodeState& from, int64_t capacity);
-/// The same of a text that goes on in the copy: keys sorted by group go along.
+/// As above, of a text that goes on in the copy: keys sorted by group go along.
 DecodeState with_room(DecodeState&& from, int64_t capacity);
 
 class TextModel {
