@@ -74,7 +74,7 @@ def table(rows: list[dict]) -> str:
 
 
 def tables(result: dict) -> str:
-    lists = [result[key] for key in LISTS if key in result]
+    lists = [result[key] for key in LISTS if result.get(key)]
     rows = [flat(row) for row in lists[0]] if lists else [flat({k: v for k, v in result.items() if k not in ABOUT})]
     groups = collections.defaultdict(list)
     for row in rows:
