@@ -100,7 +100,7 @@ def one_request(server: Server, body: dict) -> tuple[list[float], int]:
     start = time.perf_counter()
     with socket.create_connection(("127.0.0.1", server.port), 3600) as connection:
         connection.sendall(head.encode() + data)
-        while not received.endswith(b"0\r\n\r\n"):  # of chunks, the last
+        while not received.endswith(b"\r\n0\r\n\r\n"):  # of chunks, the last
             part = connection.recv(65536)
             if not part:
                 break
@@ -109,6 +109,8 @@ def one_request(server: Server, body: dict) -> tuple[list[float], int]:
             ends.append(len(received))
     if not received.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(received[:1000].decode(errors="replace"))
+    if not received.endswith(b"\r\n0\r\n\r\n"):
+        raise RuntimeError("the server closed the connection in the middle of an answer")
     times, tokens = [], None
     for found in re.finditer(rb"data: (\{.*\})\r?\n", received):
         event = json.loads(found[1])
