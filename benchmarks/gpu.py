@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The CUDA kernels on a GPU: right against float64, then timed beside torch's attention and compiled FlexAttention.
 
-    benchmarks/gpu.py LIBRARY [--parts check,small,plain,settings,flex] [--seconds 200] [--output FILE]
+    benchmarks/gpu.py LIBRARY [--parts check,small,plain,settings,focus,flex] [--seconds 200] [--output FILE]
 
 LIBRARY is libfovea_gpu_bench.so (scripts/gpu-check.sh builds it). bfloat16, batch 1, times in ms: medians of CUDA events.
 A row's ratio is peer / ours in time: above 1, ours is faster. Work beyond --seconds is left out and named. --output gets
@@ -28,6 +28,7 @@ START = time.monotonic()
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 PLAIN = [(heads, length, width) for heads, width in ((16, 128), (32, 64)) for length in (2048, 8192, 16384)]
 GOAL = {"plain": 0.97, "settings": 1.5, "cost": 1 / 1.15}
+FOCUS = {4096: 1.3, 16384: 3.5, 65536: 6.0}  # length: forward against the best dense attention
 SETTINGS_AT = (16, 8192, 128)
 
 
@@ -99,6 +100,17 @@ def settings_of(batch, heads, queries, keys, width):
                                  documents=labels_of(batch, keys, 5))
 
 
+def members_of(batch, keys, groups, together):
+    """Random memberships in `together` of the groups."""
+    chosen = torch.rand(batch, keys, groups, device="cuda").topk(together, dim=-1).indices
+    return (torch.ones_like(chosen) << chosen).sum(-1)
+
+
+def focus_settings_of(batch, keys):
+    for together in (1, 2):
+        yield f"hard Focus top-{together}", Settings(members=members_of(batch, keys, 8, together), most_groups=together)
+
+
 def error(got, truth) -> float:
     hidden = torch.isinf(truth)  # lse of empty rows
     if not torch.equal(got[hidden].double(), truth[hidden].double()):
@@ -140,7 +152,7 @@ def check(library, report):
     cases = []
     for batch, heads, kv_heads, keys, width in ((2, 4, 2, 1000, 128), (2, 4, 4, 777, 64)):
         cases += [(name, s, batch, heads, kv_heads, keys, keys, width)
-                  for name, s in settings_of(batch, heads, keys, keys, width)]
+                  for name, s in (*settings_of(batch, heads, keys, keys, width), *focus_settings_of(batch, keys))]
     for queries, keys in ((1, 500), (130, 1030), (1, 1), (257, 257)):
         cases += [(name, s, 1, 2, 1, queries, keys, 128) for name, s in (("full", Settings(causal=False)), ("causal", Settings()))]
     for case in cases:
@@ -156,7 +168,7 @@ def check(library, report):
 def small(library, report):
     """For compute-sanitizer: one short text of every form."""
     for width in (64, 128):
-        for name, one in settings_of(1, 2, 200, 200, width):
+        for name, one in (*settings_of(1, 2, 200, 200, width), *focus_settings_of(1, 200)):
             check_one(library, report, name, one, 1, 2, 1, 200, 200, width)
 
 
@@ -175,6 +187,18 @@ def peer_ms(run, tensors):
     return {"forward": forward, "backward": median_ms(lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True))}
 
 
+def best_dense(tensors):
+    """The best of torch's backends, pass by pass: {pass: (ms, backend)}."""
+    peers = {}
+    for backend, kind in BACKENDS.items():
+        try:
+            with sdpa_kernel([kind]):
+                peers[backend] = peer_ms(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), tensors)
+        except RuntimeError as failure:
+            print(f"[gpu] no {backend}: {str(failure)[:100]}", flush=True)
+    return {way: min((ms[way], backend) for backend, ms in peers.items()) for way in ("forward", "backward")}
+
+
 def plain(library, report):
     """The best of torch's backends is the peer, pass by pass."""
     for heads, length, width in PLAIN:
@@ -182,16 +206,9 @@ def plain(library, report):
         if not report.time_left(name):
             continue
         tensors = operands(1, heads, heads, length, length, width)
-        ours, peers = ours_ms(library, tensors, Settings()), {}
-        for backend, kind in BACKENDS.items():
-            try:
-                with sdpa_kernel([kind]):
-                    peers[backend] = peer_ms(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), tensors)
-            except RuntimeError as failure:
-                print(f"[gpu] {name}: no {backend}: {str(failure)[:100]}", flush=True)
-        for way in ("forward", "backward"):
-            best = min(peers, key=lambda backend: peers[backend][way])
-            report.row(f"{name}, {way}", ours[way], f"SDPA {best}", peers[best][way], GOAL["plain"])
+        ours = ours_ms(library, tensors, Settings())
+        for way, (ms, backend) in best_dense(tensors).items():
+            report.row(f"{name}, {way}", ours[way], f"SDPA {backend}", ms, GOAL["plain"])
 
 
 def timed_settings(heads, length, width):
@@ -213,6 +230,18 @@ def settings(library, report):
             continue
         for way, ms in ours_ms(library, tensors, one).items():
             report.row(f"{name}, {way}, cost over plain", ms, "own plain", base[way], GOAL["cost"])
+
+
+def focus(library, report):
+    """K = 8, top-1, w = 128, random memberships; the plan is part of each call."""
+    for length, goal in FOCUS.items():
+        name = f"hard Focus K = 8, top-1, d = 128, T = {length}"
+        if not report.time_left(name):
+            continue
+        tensors = operands(1, 16, 16, length, length, 128)
+        ours = ours_ms(library, tensors, Settings(members=members_of(1, length, 8, 1)))
+        for way, (ms, backend) in best_dense(tensors).items():
+            report.row(f"{name}, {way}", ours[way], f"SDPA {backend}", ms, goal if way == "forward" else 0.8 * goal)
 
 
 def flex(library, report):
@@ -260,13 +289,13 @@ def flex(library, report):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
-    parser.add_argument("--parts", default="check,plain,settings,flex")
+    parser.add_argument("--parts", default="check,plain,settings,focus,flex")
     parser.add_argument("--seconds", type=float, default=200)
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()
     library, report = Library(options.library), Report(options.seconds)
     print(f"[gpu] {torch.cuda.get_device_name()}, torch {torch.__version__}, kernels {library.isa()}", flush=True)
-    parts = {"check": check, "small": small, "plain": plain, "settings": settings, "flex": flex}
+    parts = {"check": check, "small": small, "plain": plain, "settings": settings, "focus": focus, "flex": flex}
     for part in options.parts.split(","):
         if not report.time_left(part):
             continue

@@ -92,6 +92,9 @@ struct GpuCall {
   const float* dlse;
   void *dq, *dk, *dv;
   float *dtau, *dsink;
+  void* rest;               ///< as out: the part that rounding took
+  const uint64_t* members;  ///< hard Focus where it is given, [batch][keys]; no plan is read then
+  int64_t groups, most_groups, focus_window, focus_sinks;
 };
 
 /// A mask of neighbouring tokens: queries are the last of the keys. documents: [batch][keys]
@@ -134,7 +137,7 @@ kernels::HeadRows<T> rows(const void* data, int64_t heads, int64_t tokens, int64
 }
 
 template <class Problem>
-Problem problem_of(const GpuCall& c, const std::vector<Visits>& plan) {
+Problem problem_of(const GpuCall& c, const std::vector<Visits>* plan) {
   Problem p;
   p.sizes = {c.batch, c.heads, c.kv_heads, c.queries, c.keys, c.head_dim, c.head_dim};
   p.rule.scale = c.scale;
@@ -142,12 +145,42 @@ Problem problem_of(const GpuCall& c, const std::vector<Visits>& plan) {
   p.rule.soft_cap = c.soft_cap;
   p.rule.alibi = c.alibi;
   p.rule.sink_logit = c.sink_logit;
-  p.visits = plan;
+  if constexpr (requires { p.visits; })
+    p.visits = *plan;
+  else
+    p.groups = {.rule = {.groups = c.groups, .window = c.focus_window, .sinks = c.focus_sinks},
+                .members = c.members,
+                .most_groups = c.most_groups};
   p.q = rows<const BFloat16>(c.q, c.heads, c.queries, c.head_dim);
   p.k = rows<const BFloat16>(c.k, c.kv_heads, c.keys, c.head_dim);
   p.v = rows<const BFloat16>(c.v, c.kv_heads, c.keys, c.head_dim);
   p.lse = c.lse;
   return p;
+}
+
+template <class Problem>
+void run_forward(const GpuCall& c, const std::vector<Visits>* plan) {
+  auto p = problem_of<Problem>(c, plan);
+  p.out = rows<BFloat16>(c.out, c.heads, c.queries, c.head_dim);
+  if (c.rest != nullptr) p.out_rest = rows<BFloat16>(c.rest, c.heads, c.queries, c.head_dim);
+  backend().run(p);
+}
+
+template <class Problem>
+void run_backward(const GpuCall& c, const std::vector<Visits>* plan) {
+  auto p = problem_of<Problem>(c, plan);
+  p.out = rows<const BFloat16>(c.out, c.heads, c.queries, c.head_dim);
+  if (c.rest != nullptr) p.out_rest = rows<const BFloat16>(c.rest, c.heads, c.queries, c.head_dim);
+  p.dout = rows<const BFloat16>(c.dout, c.heads, c.queries, c.head_dim);
+  p.dlse = c.dlse;
+  p.dq = rows<BFloat16>(c.dq, c.heads, c.queries, c.head_dim);
+  p.dk = rows<BFloat16>(c.dk, c.kv_heads, c.keys, c.head_dim);
+  p.dv = rows<BFloat16>(c.dv, c.kv_heads, c.keys, c.head_dim);
+  if constexpr (requires { p.dtau; }) {
+    p.dtau = c.dtau;
+    p.dsink = c.dsink;
+  }
+  backend().run(p);
 }
 
 }  // namespace
@@ -157,25 +190,16 @@ extern "C" {
 const char* fovea_gpu_forward(const GpuCall* c, const std::vector<Visits>* plan, void* stream) {
   return guarded([&] {
     current_stream = stream;
-    auto p = problem_of<kernels::AttentionForward<BFloat16>>(*c, *plan);
-    p.out = rows<BFloat16>(c->out, c->heads, c->queries, c->head_dim);
-    backend().run(p);
+    c->members != nullptr ? run_forward<kernels::FocusForward<BFloat16>>(*c, plan)
+                          : run_forward<kernels::AttentionForward<BFloat16>>(*c, plan);
   });
 }
 
 const char* fovea_gpu_backward(const GpuCall* c, const std::vector<Visits>* plan, void* stream) {
   return guarded([&] {
     current_stream = stream;
-    auto p = problem_of<kernels::AttentionBackward<BFloat16>>(*c, *plan);
-    p.out = rows<const BFloat16>(c->out, c->heads, c->queries, c->head_dim);
-    p.dout = rows<const BFloat16>(c->dout, c->heads, c->queries, c->head_dim);
-    p.dlse = c->dlse;
-    p.dq = rows<BFloat16>(c->dq, c->heads, c->queries, c->head_dim);
-    p.dk = rows<BFloat16>(c->dk, c->kv_heads, c->keys, c->head_dim);
-    p.dv = rows<BFloat16>(c->dv, c->kv_heads, c->keys, c->head_dim);
-    p.dtau = c->dtau;
-    p.dsink = c->dsink;
-    backend().run(p);
+    c->members != nullptr ? run_backward<kernels::FocusBackward<BFloat16>>(*c, plan)
+                          : run_backward<kernels::AttentionBackward<BFloat16>>(*c, plan);
   });
 }
 }

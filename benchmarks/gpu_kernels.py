@@ -27,6 +27,11 @@ class Settings:
     soft_cap: float = 0.0
     alibi: torch.Tensor | None = None  # [heads]
     sink_logit: torch.Tensor | None = None  # [heads]
+    members: torch.Tensor | None = None  # hard Focus: [batch, keys] int64, bit n: group n
+    groups: int = 8
+    most_groups: int = 1
+    focus_window: int = 128
+    focus_sinks: int = 4
 
 
 class Call(Structure):  # GpuCall of gpu_binding.cpp
@@ -34,7 +39,8 @@ class Call(Structure):  # GpuCall of gpu_binding.cpp
                 + [(name, c_void_p) for name in ("q", "k", "v", "out", "lse")]
                 + [("scale", c_float), ("soft_cap", c_float)]
                 + [(name, c_void_p) for name in ("tau", "alibi", "sink_logit", "dout", "dlse", "dq", "dk", "dv", "dtau",
-                                                 "dsink")])
+                                                 "dsink", "rest", "members")]
+                + [(name, c_int64) for name in ("groups", "most_groups", "focus_window", "focus_sinks")])
 
 
 class Library:
@@ -59,7 +65,7 @@ class Attention:
         self.library, self.kept = library, [q, k, v, settings, d_out, d_lse]
         nan = float("nan")
         batch, heads, queries, width = q.shape
-        self.out = torch.full_like(q, nan)
+        self.out, self.rest = torch.full_like(q, nan), torch.full_like(q, nan)
         self.lse = torch.full((batch, heads, queries), nan, device=q.device)
         self.dq, self.dk, self.dv = (torch.full_like(x, nan) for x in (q, k, v))
         self.dtau = torch.full_like(self.lse, nan) if settings.tau is not None else None
@@ -70,9 +76,12 @@ class Attention:
         c.scale, c.soft_cap = settings.scale or width**-0.5, settings.soft_cap
         for name, x in (("q", q), ("k", k), ("v", v), ("out", self.out), ("lse", self.lse), ("tau", settings.tau),
                         ("alibi", settings.alibi), ("sink_logit", settings.sink_logit), ("dout", d_out), ("dlse", d_lse),
-                        ("dq", self.dq), ("dk", self.dk), ("dv", self.dv), ("dtau", self.dtau), ("dsink", self.dsink)):
+                        ("dq", self.dq), ("dk", self.dk), ("dv", self.dv), ("dtau", self.dtau), ("dsink", self.dsink), ("rest", self.rest),
+                        ("members", settings.members)):
             assert x is None or x.is_contiguous()
             setattr(c, name, x.data_ptr() if x is not None else None)
+        c.groups, c.most_groups = settings.groups, settings.most_groups
+        c.focus_window, c.focus_sinks = settings.focus_window, settings.focus_sinks
         labels = None if settings.documents is None else settings.documents.to(torch.int64).contiguous()
         self.plan = c_void_p()
         library.call("plan", c_int64(batch), c_int64(queries), c_int64(k.shape[2]), c_int64(settings.causal),
@@ -106,6 +115,10 @@ def seen(settings: Settings, batch: int, queries: int, keys: int) -> torch.Tenso
         see = see & (j <= i)
     if settings.window:
         see = see & ((i - j < settings.window) | (j - start[:, None, :] < settings.sinks))
+    if settings.members is not None:
+        sets = settings.members.cpu()
+        common = (sets[:, keys - queries:, None] & sets[:, None, :]) != 0
+        see = see & (common | (i - j < settings.focus_window) | (j < settings.focus_sinks))
     return see[:, None].cuda()
 
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verbs.h"
+#include "fovea/attention/cuda_library.h"
 #include "fovea/data/config.h"
 #include "fovea/kernels/common/isa.h"
 #include "fovea/nn/matmul.h"
@@ -52,6 +53,7 @@ void run(const Globals& globals) {
       {"threads", at::get_num_threads()},
       {"device", device.str()},
       {"why_no_gpu", why_no_gpu()},
+      {"why_no_cuda_kernels", device.is_cuda() ? why_no_cuda_kernels() : why_no_gpu()},
       {"gpus", gpus()},
       {"memory_bytes", machine["memory_bytes"]},
       {"memory_available_bytes", available_memory_bytes()},

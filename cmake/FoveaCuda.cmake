@@ -99,6 +99,11 @@ template int after_wgmma_backward<${head_dim}>(const Problem&, bool, bool, Strea
 ")
 endfunction()
 
+# fovea_cuda_plan(): the plan of hard Focus.
+function(fovea_cuda_plan)
+  fovea_cuda_unit(plan rows "#include \"fovea/kernels/cuda/attention/plan.cuh\"\n")
+endfunction()
+
 # fovea_add_cuda(): the target fovea_cuda of all units so far.
 function(fovea_add_cuda)
   get_property(objects GLOBAL PROPERTY FOVEA_CUDA_OBJECTS)

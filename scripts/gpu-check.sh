@@ -60,7 +60,7 @@ else
   kill $mixing_build 2> /dev/null
   say "mixing kernels were not built: $folder/mixing-build.log"
 fi
-part rows 170 "$python" benchmarks/gpu.py $library --parts plain,settings,flex --seconds 150 \
+part rows 170 "$python" benchmarks/gpu.py $library --parts plain,settings,focus,flex --seconds 150 \
   --output "$folder/gpu-$card.json"
 if command -v compute-sanitizer > /dev/null; then
   for tool in memcheck racecheck; do

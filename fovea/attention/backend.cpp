@@ -4,6 +4,8 @@
 
 #include <ATen/ATen.h>
 
+#include "fovea/attention/cuda_library.h"
+
 namespace fovea {
 
 const kernels::Backend* backend_of(c10::Device device) {
@@ -11,7 +13,10 @@ const kernels::Backend* backend_of(c10::Device device) {
     case at::kCPU:
       return kernels::backend_of(kernels::DeviceKind::cpu);
     case at::kCUDA:
+      why_no_cuda_kernels();  // loads them
       return kernels::backend_of(kernels::DeviceKind::cuda);
+    case at::kPrivateUse1:
+      return kernels::backend_of(kernels::DeviceKind::other);
     default:
       return nullptr;
   }

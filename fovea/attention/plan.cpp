@@ -186,7 +186,7 @@ std::shared_ptr<const BatchVisits> make_batch_visits(const AttentionSpec& spec,
                                                      const CallShape& shape,
                                                      const TileSizes& sizes) {
   const at::NoGradGuard no_gradient;
-  const Places places = resolve_places(context, shape.queries, shape.keys, shape.device);
+  const Places places = host_places(context, shape.queries, shape.keys);
   auto out = std::make_shared<BatchVisits>();
   out->name = plan_name(spec, places, shape.keys);
   bool one = true;  // the same places in every row of the batch

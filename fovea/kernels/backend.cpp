@@ -9,7 +9,11 @@
 namespace fovea::kernels {
 namespace {
 
-std::atomic<const Backend*> of_cuda = nullptr;
+std::atomic<const Backend*> of_cuda = nullptr, of_other = nullptr;
+
+std::atomic<const Backend*>& registered(DeviceKind device) {
+  return device == DeviceKind::cuda ? of_cuda : of_other;
+}
 
 }  // namespace
 
@@ -20,13 +24,13 @@ std::string Backend::no_kernel() const {
 void Backend::refuse() const { fail<UnsupportedError>("kernels", "{}", no_kernel()); }
 
 const Backend* backend_of(DeviceKind device) {
-  return device == DeviceKind::cpu ? &cpu() : of_cuda.load();
+  return device == DeviceKind::cpu ? &cpu() : registered(device).load();
 }
 
 void register_backend(DeviceKind device, const Backend* backend) {
   require<ConfigError>(device != DeviceKind::cpu, "kernels",
                        "expected a device other than the CPU, whose backend is built in");
-  of_cuda = backend;
+  registered(device) = backend;
 }
 
 }  // namespace fovea::kernels

@@ -24,6 +24,7 @@
 #include "fovea/kernels/common/decoder.h"
 #include "fovea/kernels/common/elementwise.h"
 #include "fovea/kernels/common/few_keys.h"
+#include "fovea/kernels/common/focus.h"
 #include "fovea/kernels/common/matvec.h"
 #include "fovea/kernels/common/mixing.h"
 #include "fovea/kernels/common/performer.h"
@@ -66,6 +67,9 @@ using KernelsFor = KernelsOf<AttentionForward<T>, AttentionBackward<T>, Attentio
                              MixingDecode<T>, ComponentChoice<T>, SampledDecode<T>, SampledRows<T>,
                              RmsNormForward<T>, RmsNormBackward<T>, SwigluForward<T>,
                              SwigluBackward<T>, HeadRotation<T>, CrossEntropy<T>, Int8Rounding<T>>;
+/// Problems of other devices alone: the CPU solves them as problems of other kinds.
+template <class T>
+using DeviceKernels = KernelsOf<FocusForward<T>, FocusBackward<T>>;
 template <class T>
 using ConvolutionKernels =
     KernelsOf<ConvolutionForward<T>, ConvolutionInputGradient<T>, ConvolutionKernelGradient<T>>;
@@ -76,9 +80,11 @@ struct Kernels : KernelsFor<float>,
                  ConvolutionKernels<float>,
                  ConvolutionKernels<double>,
                  OtherKernels,
+                 DeviceKernels<float>,
+                 DeviceKernels<BFloat16>,
                  Decoders<float>,
                  Decoders<BFloat16> {
-  /// f(Kernel<Problem>&) for every kind of problem.
+  /// f(Kernel<Problem>&) for every kind of problem that the CPU has kernels for.
   template <class F>
   void each(const F& f) {
     KernelsFor<float>::each(f);
@@ -144,7 +150,8 @@ class Backend {
   const Kernels kernels_;
 };
 
-enum class DeviceKind : uint8_t { cpu, cuda };
+/// `other`: what torch calls PrivateUse1, a device that is neither.
+enum class DeviceKind : uint8_t { cpu, cuda, other };
 
 /// That of this machine's CPU, with every kernel.
 const Backend& cpu();

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "fovea/kernels/cuda/attention/shapes.h"
-#include "tests/cuda/emulated_machine.h"
+#include "tests/support/cuda/emulated_machine.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/pointwise_truth.h"
 
@@ -14,21 +14,6 @@ namespace fovea::cuda_attention_test {
 namespace {
 
 using namespace fovea::testing;
-using kernels::cuda::Machine;
-
-constexpr Machine kHopper{.major = 9, .minor = 0, .shared_bytes = 227 * 1024};
-constexpr Machine kAmpere{.major = 8, .minor = 0, .shared_bytes = 163 * 1024};
-
-// While it lives, kernels run as on that machine.
-class On {
- public:
-  explicit On(const Machine& machine) : before_(emulated_machine) { emulated_machine = machine; }
-  ~On() { emulated_machine = before_; }
-
- private:
-  Machine before_;
-};
-
 PointwiseSettings settings(kernels::AttentionSizes sizes) {
   PointwiseSettings s{.sizes = sizes};
   s.scale = 0.125;

@@ -410,6 +410,8 @@ std::string CountedPulls::text() const {
   return text;
 }
 
+void* bytes_behind(const void* address) { return Memory::instance().bytes_of(address); }
+
 FakeMemoryLimit::FakeMemoryLimit(int64_t bytes) {
   Memory::instance().set_limit(static_cast<size_t>(bytes));
 }

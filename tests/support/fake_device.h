@@ -19,6 +19,9 @@ namespace fovea::testing {
 
 inline at::Device fake_device() { return {at::kPrivateUse1, 0}; }
 
+/// The bytes behind an address that tensors of the device show; null for null.
+void* bytes_behind(const void* address);
+
 /// One wait of the host for the device: a number or a tensor that came back, or a result whose size
 /// depends on values.
 struct Pull {

@@ -107,6 +107,7 @@ class PointwiseProblem {
   std::vector<T>& output_gradients() { return dout_; }
   std::vector<T>& keys() { return k_; }
   std::vector<T>& values() { return v_; }
+  std::vector<float>& lse_gradients() { return dlse_; }
   std::vector<float>& query_gates() { return query_gate_; }
   std::vector<float>& key_gates() { return key_gate_; }
   std::vector<double> outputs() const { return doubles(out_); }

@@ -247,6 +247,24 @@ std::optional<std::string> why_not_kernels(const AttentionCall& call) {
   return std::nullopt;
 }
 
+// Reason of a backend that lacks settings or masks, which the CPU's has all of; asked with the
+// plan's visits.
+std::optional<std::string> why_not_settings(const AttentionCall& call) {
+  if (call.q.is_cpu()) return std::nullopt;
+  const kernels::Backend& backend = backend_for(call.q);
+  if (call.q.numel() == 0 || call.k.size(2) == 0) return "nothing to compute";
+  const FusedOperands x{.q = call.q, .k = call.k, .v = call.v};
+  const auto visits = call.made.get([&] { return visits_of(call); });
+  return with_kernel_type(kernel_dtype(call.q.scalar_type()), "attention", [&]<class T>(T) {
+    float given_stats = 0.0f;
+    return backend.why_not(
+        kernels::AttentionForward<T>{.sizes = sizes_of(x),
+                                     .rule = asked_rule(call),
+                                     .visits = (*visits)->visits,
+                                     .stats = call.context.want_stats ? &given_stats : nullptr});
+  });
+}
+
 std::optional<std::string> why_not_gate(const FocusSpec& focus) {
   if (focus.gate == FocusSpec::Gate::straight_through &&
       3 * focus.groups > kernels::kMostGateColumns)
@@ -263,7 +281,8 @@ std::optional<std::string> why_not_pointwise(const AttentionCall& call) {
   if (focus.gate == FocusSpec::Gate::hard)
     return fmt::format("no fused kernel for focus {}", enum_name(focus.gate));
   if (auto why = why_not_gate(focus)) return why;
-  return why_not_kernels(call);
+  if (auto why = why_not_kernels(call)) return why;
+  return why_not_settings(call);
 }
 
 std::shared_ptr<const BatchVisits> visits_of(const AttentionCall& call) {
@@ -304,11 +323,12 @@ AttentionResult run_kernels(const AttentionCall& given,
 
 AttentionPath fused_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::AttentionForward>,
           .key_rule = KeyRule::mask,
           .why_not = why_not_pointwise,
           .run = [](const AttentionCall& call) {
-            const std::shared_ptr<const BatchVisits> visits = visits_of(call);
+            const std::shared_ptr<const BatchVisits> visits =
+                *call.made.get([&] { return visits_of(call); });
             AttentionResult result = run_kernels(call, visits);
             result.path.plan = visits->name;
             result.path.reason = {.kind = PathReason::Kind::pointwise};

@@ -92,7 +92,7 @@ c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& given) {
     call->rule.bias_first = -spec.bias.max_distance;
   if (spec.bias.kind == BiasSpec::Kind::alibi) {
     const std::vector<double> slopes = alibi_slopes(spec.heads);
-    call->alibi.assign(slopes.begin(), slopes.end());
+    call->alibi_h = at::tensor(slopes, at::kFloat).to(given.q.device());
   }
   if (const GateForm gate = gate_form(spec.focus); gate.form != kernels::PairGate::Form::none) {
     call->rule.gate = {
@@ -108,6 +108,18 @@ c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& given) {
     call->rule.dropout_layer = static_cast<uint32_t>(given.context.layer);
   }
   return call;
+}
+
+kernels::ScoreParameters asked_rule(const AttentionCall& call) {
+  static constexpr float kGiven = 0.0f;
+  kernels::ScoreParameters rule{.soft_cap = static_cast<float>(call.spec.soft_cap),
+                                .dropout = call.drops_weights() ? 0.5f : 0.0f};
+  rule.gate.form = gate_form(call.spec.focus).form;
+  if (call.tensors.tau_bt.defined()) rule.tau = &kGiven;
+  if (call.tensors.bias_table.defined()) rule.distance_bias = &kGiven;
+  if (call.tensors.sink_logit_h.defined()) rule.sink_logit = &kGiven;
+  if (call.spec.bias.kind == BiasSpec::Kind::alibi) rule.alibi = &kGiven;
+  return rule;
 }
 
 FusedOperands fused_operands(const AttentionCall& call) {
@@ -148,7 +160,7 @@ kernels::ScoreParameters rule_of(const FusedCall& call, const FusedOperands& x) 
   } else {
     rule.gate.form = kernels::PairGate::Form::none;
   }
-  rule.alibi = call.alibi.empty() ? nullptr : call.alibi.data();
+  rule.alibi = floats(call.alibi_h);
   return rule;
 }
 

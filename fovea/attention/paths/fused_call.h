@@ -29,7 +29,7 @@ struct FusedCall : Operation {
   std::shared_ptr<const BatchVisits> visits;       ///< of the pointwise kernels, or
   std::shared_ptr<const GroupedPlanList> grouped;  ///< of the grouped ones
   kernels::ScoreParameters rule;                   ///< without the pointers to tensors
-  std::vector<float> alibi;                        ///< slopes
+  at::Tensor alibi_h;                              ///< slopes, on the call's device
   bool learned_gate = false;  ///< the strength is a column of the gate's factors
   bool want_stats = false;
   bool keeps_rest = false;  ///< for the gradient: the part of out that rounding took
@@ -66,6 +66,9 @@ struct GateForm {
   double gain = 1.0, offset = 0.0;
 };
 GateForm gate_form(const FocusSpec& focus, double strength);
+
+/// The settings of a call, for questions to a backend: pointers may only be compared with null.
+kernels::ScoreParameters asked_rule(const AttentionCall& call);
 
 /// A call by the pointwise kernels, or by the grouped ones. Without its plan.
 c10::intrusive_ptr<FusedCall> fused_call(const AttentionCall& call);
@@ -188,8 +191,19 @@ inline float* floats_into(const at::Tensor& x) {
   return x.defined() ? x.mutable_data_ptr<float>() : nullptr;
 }
 
+/// Whether x can be read 16 bytes at once, as the kernels of a GPU do.
+inline bool has_aligned_rows(const at::Tensor& x) {
+  if (reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 != 0) return false;
+  for (int64_t n = 0; n < 3; ++n) {
+    if (x.stride(n) * x.element_size() % 16 != 0) return false;
+    if (x.stride(n) == 0 && x.size(n) > 1) return false;
+  }
+  return true;
+}
+
 inline at::Tensor contiguous_rows(const at::Tensor& x) {
-  return x.stride(3) == 1 ? x : x.contiguous();
+  if (x.stride(3) != 1) return x.contiguous();
+  return x.is_cpu() || has_aligned_rows(x) ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
 template <class T>

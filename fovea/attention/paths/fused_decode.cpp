@@ -137,7 +137,7 @@ AttentionResult run_decoding(const AttentionCall& call, const IntRows& keys_seen
 
 AttentionPath fused_decode_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::AttentionDecode>,
           .key_rule = KeyRule::mask,
           .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
             if (auto why = why_not_decoding(call)) return why;

@@ -53,15 +53,18 @@ PlanName GroupedPlans::name() const {
   return name;
 }
 
+bool has_default_places(const AttentionContext& context) {
+  return !context.query_positions_bt.defined() && !context.key_positions_bs.defined() &&
+         !context.query_documents_bt.defined() && !context.key_documents_bs.defined() &&
+         !context.key_lengths_b.defined();
+}
+
 SelfPlaces self_places(const AttentionCall& call) {
   const auto& [batch, queries, keys, dtype, device] = call.shape();
   const AttentionContext& context = call.context;
   if (queries > keys) return {.rows = {}, .why_not = "some queries are not among the keys"};
-  const bool plain = !context.query_positions_bt.defined() && !context.key_positions_bs.defined() &&
-                     !context.query_documents_bt.defined() && !context.key_documents_bs.defined() &&
-                     !context.key_lengths_b.defined();
   SelfPlaces out;
-  if (plain) {
+  if (has_default_places(context)) {
     out.rows.resize(1);
     for (int64_t n = 0; n < keys; ++n) out.rows[0].push_back({.document = 0, .position = n});
     return out;
@@ -126,7 +129,7 @@ AttentionResult grouped_attention(const AttentionCall& call, const GroupedPlans&
 
 AttentionPath grouped_path() {
   return {.name = PathName::grouped,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::GroupedForward>,
           .key_rule = KeyRule::groups,
           .why_not = [](const AttentionCall& call) -> std::optional<std::string> {
             if (auto why = why_not_by_plans(call)) return why;

@@ -25,6 +25,8 @@ struct SelfPlaces {
   std::span<const TokenPlace> of(int64_t b) const { return rows[rows.size() == 1 ? 0 : b]; }
 };
 SelfPlaces self_places(const AttentionCall& call);
+/// Whether a call has one document a row, with a token at every position.
+bool has_default_places(const AttentionContext& context);
 
 /// The rule of a layer's groups.
 inline GroupedRule grouped_rule(const AttentionSpec& spec) {

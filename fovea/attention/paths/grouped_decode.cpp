@@ -81,11 +81,12 @@ AttentionResult run_grouped_decode(const AttentionCall& call) {
 }  // namespace
 
 AttentionPath grouped_decode_path() {
-  return {.name = PathName::grouped,
-          .by_kernels = true,
-          .key_rule = KeyRule::groups,
-          .why_not = why_not_grouped_decode,
-          .run = run_grouped_decode};
+  return {
+      .name = PathName::grouped,
+      .runs_on = [](const kernels::Backend& b) { return !b.isa<kernels::KeysOfLast>().empty(); },
+      .key_rule = KeyRule::groups,
+      .why_not = why_not_grouped_decode,
+      .run = run_grouped_decode};
 }
 
 }  // namespace fovea

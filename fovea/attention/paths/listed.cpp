@@ -195,7 +195,7 @@ AttentionResult run_listed(const AttentionCall& call) {
 
 AttentionPath listed_path() {
   return {.name = PathName::grouped,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::GroupedForward>,
           .key_rule = KeyRule::lists,
           .why_not = why_not_listed,
           .run = run_listed};

@@ -546,7 +546,7 @@ AttentionResult run_longformer(const AttentionCall& call) {
 
 AttentionPath longformer_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::FewKeys>,
           .key_rule = KeyRule::parts,
           .why_not = why_not_longformer,
           .run = run_longformer};

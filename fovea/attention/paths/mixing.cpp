@@ -323,8 +323,10 @@ MixedOperands mixing_backward(const AttentionCall& call, const at::Tensor& out,
 }
 
 AttentionPath mixing_path() {
-  return {
-      .name = PathName::fused, .by_kernels = true, .why_not = why_not_mixing, .run = run_mixing};
+  return {.name = PathName::fused,
+          .runs_on = has_kernels<kernels::MixingForward>,
+          .why_not = why_not_mixing,
+          .run = run_mixing};
 }
 
 }  // namespace fovea

@@ -68,7 +68,7 @@ std::optional<std::string> why_not_mixing_decode(const AttentionCall& call) {
 
 AttentionPath mixing_decode_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::MixingDecode>,
           .why_not = why_not_mixing_decode,
           .run = run_mixing_decode};
 }

@@ -54,7 +54,7 @@ AttentionPath path_in_parts(const AttentionCall& call) {
 
 AttentionPath parts_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::FewKeys>,
           .key_rule = KeyRule::parts,
           .why_not = [](const AttentionCall& call) { return path_in_parts(call).why_not(call); },
           .run = [](const AttentionCall& call) { return path_in_parts(call).run(call); }};

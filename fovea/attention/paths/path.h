@@ -12,12 +12,14 @@
 #include <string>
 
 #include "fovea/attention/call.h"
+#include "fovea/kernels/backend.h"
 
 namespace fovea {
 
 struct AttentionPath {
   PathName name = PathName::none;
-  bool by_kernels = false;               ///< runs where the device of the call has kernels of ours
+  /// Whether a device's kernels are those that the path runs; null: it runs tensor operations.
+  bool (*runs_on)(const kernels::Backend& backend) = nullptr;
   std::optional<KeyRule> key_rule = {};  ///< nothing: any
   /// Why the path cannot run a call of its rule on a device that it runs on.
   std::optional<std::string> (*why_not)(const AttentionCall& call) = nullptr;
@@ -29,6 +31,12 @@ struct AttentionPath {
   /// `why_not`, after the device.
   std::optional<std::string> reason_against(const AttentionCall& call) const;
 };
+
+/// `runs_on` of a path whose kernels solve problems of these kinds.
+template <template <class> class... Problems>
+bool has_kernels(const kernels::Backend& backend) {
+  return (!backend.isa<Problems<BFloat16>>().empty() && ...);
+}
 
 /// A checked call by the first path that can run it, with stage 10.
 AttentionResult run_call(const AttentionCall& call, Path wanted);
@@ -47,6 +55,7 @@ AttentionPath listed_path();
 AttentionPath mixing_decode_path();
 AttentionPath mixing_path();
 AttentionPath parts_path();
+AttentionPath planned_there_path();
 AttentionPath selected_path();
 AttentionPath sums_path();
 AttentionPath torch_sdpa_path();

@@ -148,9 +148,15 @@ ChunkLists chunk_lists(const SelfPlaces& places) {
   return lists;
 }
 
+bool runs_performer(const kernels::Backend& backend) {
+  return !backend.isa<kernels::PerformerForward>().empty();
+}
+
 std::optional<std::string> why_no_kernel(const AttentionCall& call) {
   const at::ScalarType dtype = call.q.scalar_type();
-  if (backend_of(call.q.device()) == nullptr) return "the kernels of performer run on the CPU";
+  const kernels::Backend* const backend = backend_of(call.q.device());
+  if (backend == nullptr || !runs_performer(*backend))
+    return "the kernels of performer run on the CPU";
   if (dtype != at::kFloat && dtype != at::kBFloat16 && dtype != at::kHalf)
     return fmt::format("no performer kernel for {}", at::toString(dtype));
   if (call.spec.performer.epsilon > 0.0)
@@ -313,7 +319,7 @@ AttentionResult sums_from_state(const AttentionCall& call, const at::Tensor& sta
 
 AttentionPath sums_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = runs_performer,
           .key_rule = KeyRule::sums,
           .why_not = why_not_performer,
           .run = run_performer};

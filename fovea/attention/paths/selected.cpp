@@ -277,7 +277,7 @@ AttentionResult run_selected(const AttentionCall& call) {
 
 AttentionPath selected_path() {
   return {.name = PathName::grouped,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::ComponentChoice>,
           .key_rule = KeyRule::selected,
           .why_not = why_not_selected,
           .run = run_selected};

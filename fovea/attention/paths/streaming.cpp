@@ -150,7 +150,7 @@ AttentionResult run_streaming(const AttentionCall& call) {
 
 AttentionPath streaming_path() {
   return {.name = PathName::fused,
-          .by_kernels = true,
+          .runs_on = has_kernels<kernels::FewKeys>,
           .key_rule = KeyRule::parts,
           .why_not = why_not_streaming,
           .run = run_streaming};

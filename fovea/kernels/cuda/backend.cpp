@@ -5,6 +5,7 @@
 #include "fovea/kernels/backend.h"
 
 #include "fovea/kernels/cuda/attention/attention.h"
+#include "fovea/kernels/cuda/attention/focus.h"
 #include "fovea/kernels/cuda/machine.h"
 #include "fovea/kernels/device_services.h"
 
@@ -20,6 +21,8 @@ Kernels all_kernels() {
   };
   add(static_cast<Kernel<AttentionForward<BFloat16>>&>(all));
   add(static_cast<Kernel<AttentionBackward<BFloat16>>&>(all));
+  add(static_cast<Kernel<FocusForward<BFloat16>>&>(all));
+  add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all));
   return all;
 }
 

@@ -136,6 +136,7 @@ FOVEA_DEVICE float tanh_exact(float x) {
 }
 FOVEA_DEVICE float infinity() { return __int_as_float(0x7f800000); }
 FOVEA_DEVICE float max_of(float a, float b) { return fmaxf(a, b); }
+FOVEA_DEVICE float min_of(float a, float b) { return fminf(a, b); }
 FOVEA_DEVICE float absolute(float a) { return fabsf(a); }
 
 FOVEA_DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }

@@ -293,6 +293,7 @@ inline float log2_fast(float x) { return std::log2(x); }
 inline float tanh_exact(float x) { return std::tanh(x); }
 inline float infinity() { return INFINITY; }
 inline float max_of(float a, float b) { return std::fmax(a, b); }
+inline float min_of(float a, float b) { return a < b ? a : b; }
 inline float absolute(float a) { return std::fabs(a); }
 
 inline float shuffle_xor(float v, int mask) {

@@ -36,6 +36,23 @@ FOVEA_DEVICE void add_block(float* to, int column, const float (&d)[4], int t, f
     add_global_4(at, d[0] * factor, d[1] * factor, r0 * factor, r1 * factor);
 }
 
+// Sums of one temperature's gradient over keys: x has 8 columns (queries) of each lane, which the
+// lanes of equal lane % 4 share. Columns lie as accumulators have them: 4 blocks of 8, two a lane.
+FOVEA_DEVICE void add_column_sums(float* to, float (&x)[8]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int n = 4; n > 0; n /= 2) {
+    const bool upper = lane & (4 * n);
+#pragma unroll
+    for (int c = 0; c < n; ++c) {
+      const float mine = upper ? x[c + n] : x[c], other = upper ? x[c] : x[c + n];
+      x[c] = mine + shuffle_xor(other, 4 * n);
+    }
+  }
+  const int column = lane / 4;  // of the 8
+  add_global(to + column / 2 * 8 + 2 * (lane % 4) + column % 2, x[0]);
+}
+
 // Stores 16 rows of a warp, [row, row + 16) of `to`, as far as they are below `rows`. `stage`:
 // shared memory of this warp, 16 rows of D elements.
 template <int D>
@@ -171,6 +188,9 @@ struct BackwardMma {
       const uint32_t rows = s_rows + (n & 1) * 3 * Shape::kRowBytes;
       const auto head = Score::head(p, at.h);
       const float constant = Score::kPerRow ? 1.0f : p.scale;
+      const bool wants_temperature = Score::kPerRow && p.d_temperature != nullptr;
+      float* temperature_sum = p.temperature_sum + (int64_t(b) * p.heads + at.h) * p.padded + i0;
+      float sums[8];
       const auto elements = [&](auto masked) {
         typename Visible::Key key[2];
         if constexpr (decltype(masked)::value) {
@@ -204,9 +224,17 @@ struct BackwardMma {
               }
               gradient[e] = pr[e] * (dp[x][e] - (c ? delta.y : delta.x));
               if constexpr (Score::kCap) gradient[e] *= Score::gain(head, x2, distance);
-              if constexpr (Score::kPerRow) gradient[e] *= row_scale;
+              if constexpr (Score::kPerRow) {
+                const float of_row = c ? lse2.y : lse2.x;
+                const float add =
+                    pr[e] > 0.0f ? gradient[e] * Score::scaled(head, x2 - of_row, of_row, distance)
+                                 : 0.0f;
+                sums[x % 4 * 2 + c] = half == 0 ? add : sums[x % 4 * 2 + c] + add;
+                gradient[e] *= row_scale;
+              }
             }
           }
+          if (wants_temperature && x % 4 == 3) add_column_sums(temperature_sum + (x - 3) * 8, sums);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             probability[x][half] = pack(pr[2 * half], pr[2 * half + 1]);

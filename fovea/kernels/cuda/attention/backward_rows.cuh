@@ -2,8 +2,9 @@
 //
 //   backward_rows    lse2, delta
 //   sink_gradient    d_sink_logit
-//   finish_rows      float32 sums in row order to bfloat16 (mma.sync; dk and dv of several
-//   launches) finish_tiles     dq from tile order (wgmma), with the gradient of the temperature
+//   finish_rows      float32 sums in row order to bfloat16: dq of mma.sync, dk and dv of several
+//                    launches
+//   finish_tiles     dq from tile order (wgmma)
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -26,8 +27,18 @@ backward_rows(const __grid_constant__ Problem p) {
   if (i < p.queries) {
     const uint32_t* o = reinterpret_cast<const uint32_t*>(head_of(p.o, b, h) + i * p.o.row);
     const uint32_t* d_o = reinterpret_cast<const uint32_t*>(head_of(p.d_o, b, h) + i * p.d_o.row);
+    const uint32_t* rest =
+        p.o_rest.data == nullptr
+            ? nullptr
+            : reinterpret_cast<const uint32_t*>(head_of(p.o_rest, b, h) + i * p.o_rest.row);
     for (int c = lane; c < D / 2; c += 32) {
-      const float2 x = unpack(o[c]), y = unpack(d_o[c]);
+      float2 x = unpack(o[c]);
+      if (rest != nullptr) {
+        const float2 more = unpack(rest[c]);
+        x.x += more.x;
+        x.y += more.y;
+      }
+      const float2 y = unpack(d_o[c]);
       sum += x.x * y.x + x.y * y.y;
     }
   }
@@ -54,8 +65,24 @@ sink_gradient(const __grid_constant__ Problem p) {
   if (lane == 0) p.d_sink_logit[head] = sum;
 }
 
-// One warp per row. d_temperature_i = -(q_i . dq_i) / tau_i, because dq_i . q_i = sum_j dL/ds_ij
-// s_ij with s = q.k / tau, whatever comes after s.
+// The gradient of a row's temperature: d_tau = -(1 / tau) sum_j d_s s with s = q.k / tau, whatever
+// comes after s. Not -(q.dq) / tau: dq is a sum of rounded numbers, and those of a sharp row
+// cancel. For the same reason the kernels sum d_s (s - lse) where no cap stands between s and the
+// weights: sum_j d_s is known without rounded numbers, d_lse plus the sink's share of delta.
+FOVEA_DEVICE void finish_temperature(const Problem& p, int b, int h, int64_t i) {
+  const int64_t head = int64_t(b) * p.heads + h, row = head * p.queries + i;
+  float sum = p.temperature_sum[head * p.padded + i];
+  const float lse = p.lse[row];
+  if (p.softcap == 0.0f && lse != -infinity()) {
+    float all = p.d_lse != nullptr ? p.d_lse[row] : 0.0f;
+    if (p.sink_logit != nullptr)
+      all += exp2_fast((p.sink_logit[h] - lse) * kLog2e) * p.delta[head * p.padded + i];
+    sum += lse * all;
+  }
+  p.d_temperature[row] = -sum / p.temperature[int64_t(b) * p.queries + i];
+}
+
+// One warp per row.
 template <int D>
 FOVEA_KERNEL(128, 1)
 finish_rows(const __grid_constant__ Problem p, const float* sums, Rows out, int heads, int rows,
@@ -67,20 +94,9 @@ finish_rows(const __grid_constant__ Problem p, const float* sums, Rows out, int 
   const int64_t head = int64_t(b) * heads + h;
   const float* from = sums + (head * rows + i) * D;
   uint32_t* to = reinterpret_cast<uint32_t*>(head_of_mutable(out, b, h) + i * out.row);
-  float dot = 0.0f;
-  for (int c = lane; c < D / 2; c += 32) {
-    const float x = from[2 * c] * factor, y = from[2 * c + 1] * factor;
-    to[c] = pack(x, y);
-    if (temperature) {
-      const float2 q =
-          unpack(reinterpret_cast<const uint32_t*>(head_of(p.q, b, h) + i * p.q.row)[c]);
-      dot += q.x * x + q.y * y;
-    }
-  }
-  if (!temperature) return;
-  for (int mask = 16; mask > 0; mask /= 2) dot += shuffle_xor(dot, mask);
-  if (lane == 0)
-    p.d_temperature[head * p.queries + i] = -dot / p.temperature[int64_t(b) * p.queries + i];
+  for (int c = lane; c < D / 2; c += 32)
+    to[c] = pack(from[2 * c] * factor, from[2 * c + 1] * factor);
+  if (temperature && lane == 0) finish_temperature(p, b, h, i);
 }
 
 // Where dQ of (row, column), column even, lies in a [rows, D] buffer in tile order; the next column
@@ -98,7 +114,7 @@ struct TileOrder {
 };
 
 // dq in tile order -> 16-bit rows: four lanes per row, 8 columns at a time; 32 rows per block.
-// kEntries: adds the rows' entries. d_temperature as in backward_finish.
+// kEntries: adds the rows' entries.
 template <int D, bool kEntries>
 FOVEA_KERNEL(128, 1)
 finish_tiles(const __grid_constant__ Problem p, float factor, bool temperature) {
@@ -107,7 +123,6 @@ finish_tiles(const __grid_constant__ Problem p, float factor, bool temperature) 
   const Place at{b, h, h / (p.heads / p.kv_heads)};
   const int64_t head = int64_t(b) * p.heads + h;
   const float* sums = p.dq_sum + head * p.padded * D + TileOrder<D>::tile(row);
-  float dot = 0.0f;
 #pragma unroll
   for (int c0 = part * 8; c0 < D; c0 += 32) {
     float x[8];
@@ -121,7 +136,7 @@ finish_tiles(const __grid_constant__ Problem p, float factor, bool temperature) 
     };
     add(sums, row, true);
     if constexpr (kEntries) {
-      const int slots = popcount64(LocalRest::set_of(p, at, row));
+      const int slots = LocalRest::slots_of(p, at, row);
       for (int s = 0; s < slots; ++s) {
         const int e = p.row_entry[GroupSegments<false>::plan(p, at) * p.slots * p.queries +
                                   int64_t(s) * p.queries + row];
@@ -133,21 +148,8 @@ finish_tiles(const __grid_constant__ Problem p, float factor, bool temperature) 
     if (i < p.queries)
       *reinterpret_cast<uint4*>(head_of_mutable(p.dq, b, h) + row * p.dq.row + c0) =
           uint4{pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7])};
-    if (temperature) {
-      const uint4 q = *reinterpret_cast<const uint4*>(head_of(p.q, b, h) + row * p.q.row + c0);
-      const uint32_t word[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float2 v = unpack(word[c]);
-        dot += v.x * x[2 * c] + v.y * x[2 * c + 1];
-      }
-    }
   }
-  if (!temperature) return;
-  dot += shuffle_xor(dot, 1);
-  dot += shuffle_xor(dot, 2);
-  if (part == 0 && i < p.queries)
-    p.d_temperature[head * p.queries + i] = -dot / p.temperature[int64_t(b) * p.queries + i];
+  if (temperature && part == 0 && i < p.queries) finish_temperature(p, b, h, i);
 }
 
 }  // namespace fovea::kernels::cuda

@@ -244,27 +244,39 @@ struct BackwardWgmma {
                                           int i0, int key0, uint32_t rows, uint32_t to, int local) {
     const int t = threadIdx.x % 4;
     const auto head = Score::head(p, at.h);
+    const bool wants_temperature = Score::kPerRow && p.d_temperature != nullptr;
+    float* temperature_sum = p.temperature_sum + (int64_t(at.b) * p.heads + at.h) * p.padded + i0;
+    float sums[8];
 #pragma unroll
     for (int x = 0; x < NT; ++x) {
       const int column = x * 8 + 2 * t;
       const float2 delta = load_shared_float2(rows + kDelta + column * 4);
       float2 lse2{}, scale{};
-      if constexpr (Score::kCap) lse2 = load_shared_float2(rows + column * 4);
+      if constexpr (Score::kCap || Score::kPerRow) lse2 = load_shared_float2(rows + column * 4);
       if constexpr (Score::kPerRow) scale = scales(p, rows, column);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          float factor = s[x][2 * half + c];
-          if constexpr (Score::kCap) {
+          float factor = s[x][2 * half + c], d = dp[x][2 * half + c] - (c ? delta.y : delta.x);
+          if constexpr (Score::kCap || Score::kPerRow) {
             const int i = i0 + column + c, j = key0 + half * 8;
-            factor *= Score::gain(head, log2_fast(factor) + (c ? lse2.y : lse2.x),
-                                  Score::kBias ? Visible::distance(p, at, i, j) : 0);
+            const int distance = Score::kBias ? Visible::distance(p, at, i, j) : 0;
+            const float log2_weight = log2_fast(factor), of_row = c ? lse2.y : lse2.x;
+            float scaled = 0.0f;
+            if constexpr (Score::kPerRow)
+              scaled = factor > 0.0f ? Score::scaled(head, log2_weight, of_row, distance) : 0.0f;
+            if constexpr (Score::kCap) factor *= Score::gain(head, log2_weight + of_row, distance);
+            if constexpr (Score::kPerRow) {
+              const float add = factor * d * scaled;
+              sums[x % 4 * 2 + c] = half == 0 ? add : sums[x % 4 * 2 + c] + add;
+              factor *= c ? scale.y : scale.x;
+            }
           }
-          if constexpr (Score::kPerRow) factor *= c ? scale.y : scale.x;
-          dp[x][2 * half + c] = factor * (dp[x][2 * half + c] - (c ? delta.y : delta.x));
+          dp[x][2 * half + c] = factor * d;
         }
       }
+      if (wants_temperature && x % 4 == 3) add_column_sums(temperature_sum + (x - 3) * 8, sums);
       pack_left(left, x, s[x]);
       pack_left(ds, x, dp[x]);
 #pragma unroll

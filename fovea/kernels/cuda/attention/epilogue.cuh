@@ -22,7 +22,7 @@ FOVEA_DEVICE void merge_partials(const Problem& p, const Place& at, const int (&
   float high[kRows], total[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    slots[r] = row[r] < 0 ? 0 : popcount64(LocalRest::set_of(p, at, row[r]));
+    slots[r] = row[r] < 0 ? 0 : LocalRest::slots_of(p, at, row[r]);
     most = max_of(most, slots[r]);
     high[r] = lse2[r];
   }
@@ -96,25 +96,38 @@ FOVEA_DEVICE void finish(const Problem& p, const Place& at, uint32_t stage, int 
   }
   if constexpr (Visible::kMerges) merge_partials(p, at, row, o, gain, lse2);
 #pragma unroll
-  for (int r = 0; r < 2 * MT; ++r) {
+  for (int r = 0; r < 2 * MT; ++r)
     if (t == 0 && row[r] >= 0) lse[row[r]] = lse2[r] * kLn2;
-    const int local = (r / 2) * 16 + (r % 2) * 8 + gr;
+
+  // Rows through shared memory, so that stores are of 16 bytes. packed_pair: two columns.
+  const auto store = [&](const Rows& to, const auto& packed_pair) {
 #pragma unroll
-    for (int x = 0; x < D / 8; ++x)
-      store_shared(
-          stage + local * D * 2 + ((x ^ Swizzle<D>::of(local)) << 4) + t * 4,
-          pack(o[r / 2][x][(r % 2) * 2] * gain[r], o[r / 2][x][(r % 2) * 2 + 1] * gain[r]));
-  }
+    for (int r = 0; r < 2 * MT; ++r) {
+      const int local = (r / 2) * 16 + (r % 2) * 8 + gr;
+#pragma unroll
+      for (int x = 0; x < D / 8; ++x)
+        store_shared(stage + local * D * 2 + ((x ^ Swizzle<D>::of(local)) << 4) + t * 4,
+                     packed_pair(o[r / 2][x][(r % 2) * 2] * gain[r],
+                                 o[r / 2][x][(r % 2) * 2 + 1] * gain[r]));
+    }
+    sync_warp();
+    uint16_t* head = head_of_mutable(to, at.b, at.h);
+    constexpr int kChunks = D / 8;
+    for (int n = lane; n < 16 * MT * kChunks; n += 32) {
+      const int local = n / kChunks, chunk = n % kChunks;
+      const int row = store_row(first_tile_row + local);
+      const uint4 value =
+          load_shared_16(stage + local * D * 2 + ((chunk ^ Swizzle<D>::of(local)) << 4));
+      if (row >= 0) *reinterpret_cast<uint4*>(head + row * to.row + chunk * 8) = value;
+    }
+  };
+  store(out, [](float a, float b) { return pack(a, b); });
+  if (Visible::kPartialOutput || p.o_rest.data == nullptr) return;
   sync_warp();
-  uint16_t* to = head_of_mutable(out, at.b, at.h);
-  constexpr int kChunks = D / 8;
-  for (int n = lane; n < 16 * MT * kChunks; n += 32) {
-    const int local = n / kChunks, chunk = n % kChunks;
-    const int row = store_row(first_tile_row + local);
-    const uint4 value =
-        load_shared_16(stage + local * D * 2 + ((chunk ^ Swizzle<D>::of(local)) << 4));
-    if (row >= 0) *reinterpret_cast<uint4*>(to + row * out.row + chunk * 8) = value;
-  }
+  store(p.o_rest, [](float a, float b) {
+    const float2 rounded = unpack(pack(a, b));
+    return pack(a - rounded.x, b - rounded.y);
+  });
 }
 
 }  // namespace fovea::kernels::cuda

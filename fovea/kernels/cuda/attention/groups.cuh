@@ -106,6 +106,9 @@ struct LocalRest : Band<Edge::causal, true, false> {
     return load_read_only(p.membership + at.b * p.membership_batch + at.g * p.membership_head +
                           min_of(token, p.keys - 1));
   }
+  FOVEA_DEVICE static int slots_of(const Problem& p, const Place& at, int token) {
+    return min_of(popcount64(set_of(p, at, token)), p.slots);
+  }
   FOVEA_DEVICE static uint64_t row_set(const Problem& p, const Place& at, int i) {
     return set_of(p, at, i);
   }

@@ -52,14 +52,18 @@ static FOVEA_KERNEL(kPlanThreads, 1)
   const int tiles = tiles_for(end - begin, kEntryAlign), padded = begin + tiles * kEntryAlign;
 
   const int64_t segment = first / kEntryAlign + begin / kEntryAlign;
-  for (int s = tid; s < tiles; s += kPlanThreads) {
+  // Memberships of more groups than promised must not write beyond the plan.
+  const int room = static_cast<int>(p.entries),
+            most_tiles = max_of(0, (room - begin) / kEntryAlign);
+  for (int s = tid; s < min_of(tiles, most_tiles); s += kPlanThreads) {
     segment_start[segment + s] = begin;
-    segment_end[segment + s] = end;
+    segment_end[segment + s] = min_of(end, room);
   }
   if (group == p.groups - 1)  // tiles that nobody uses
     for (int s = padded / kEntryAlign + tid; s < p.entries / kEntryAlign; s += kPlanThreads)
       segment_start[first / kEntryAlign + s] = -1;
   const auto place = [&](int entry, int token, int row, uint64_t set, uint64_t hides) {
+    if (entry >= room) return;
     entry_token[first + entry] = token;
     entry_row[first + entry] = row;
     entry_set[first + entry] = set;
@@ -84,9 +88,10 @@ static FOVEA_KERNEL(kPlanThreads, 1)
     sync_block();
     if (in) {
       const uint64_t hides = set & ((uint64_t{1} << group) - 1);
-      const int row = popcount64(hides) * p.keys + i;
-      place(next + rank, i, row, set, hides);
-      row_entry[plan * p.slots * p.keys + row] = next + rank;
+      const int slot = popcount64(hides), row = slot * p.keys + i, entry = next + rank;
+      const bool fits = slot < p.slots;
+      place(entry, fits ? i : -1, fits ? row : -1, fits ? set : 0, hides);
+      if (fits && entry < room) row_entry[plan * p.slots * p.keys + row] = entry;
     }
     next += total;
   }

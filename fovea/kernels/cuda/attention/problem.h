@@ -22,7 +22,10 @@ struct Rows {
 /// Members without a comment about null are always given where a launch reads them.
 struct Problem {
   Rows q, k, v, o;  ///< q, o [b,h,i,c]; k, v [b,g,j,c]
-  float* lse;       ///< [b,h,i], natural logarithm; -inf for an empty row
+  /// As o, or null: the part of o that rounding took. Where one weight is near 1, dP - delta
+  /// cancels, and delta needs more digits than o has.
+  Rows o_rest;
+  float* lse;  ///< [b,h,i], natural logarithm; -inf for an empty row
   int32_t batch, heads, kv_heads, queries, keys, query_offset;
 
   float scale;               ///< in place of the temperature
@@ -48,7 +51,7 @@ struct Problem {
   const uint64_t* entry_set;   ///< the set of the token; 0: padding
   /// Groups of the token below the group of the entry: a pair that shares one is counted there.
   const uint64_t* entry_hides;
-  const int32_t* row_entry;      ///< the inverse of entry_row
+  const int32_t* row_entry;      ///< zeros before the plan; the inverse of entry_row
   const int32_t* segment_start;  ///< [entries / kEntryAlign] first entry of the group; -1: unused
   const int32_t* segment_end;    ///< [entries / kEntryAlign] one past the last real entry
   int64_t entries, plan_batch, plan_head;  ///< plan strides count (b, g) pairs
@@ -61,12 +64,14 @@ struct Problem {
   Rows d_o, dq, dk, dv;
   const float* d_lse;  ///< [b,h,i] or null: zeros
   float* lse2;         ///< [b,h,padded] lse log2(e); +inf where a row adds nothing
-  float* delta;        ///< [b,h,padded] sum_c o d_o - d_lse
+  float* delta;        ///< [b,h,padded] sum_c (o + o_rest) d_o - d_lse
   int64_t padded;      ///< > queries, a multiple of kEntryAlign
   float* dq_sum;       ///< zeros; mma.sync: [b,h,queries,c], wgmma: [b,h,padded,c] in tile order
   float* dq_entries;   ///< zeros; wgmma, pass over groups: [b,h,entries,c] in tile order
   float *dk_sum, *dv_sum;  ///< zeros, [b,g,keys,c], where several launches add to dk and dv
   float* d_temperature;    ///< [b,h,i] or null
+  float* temperature_sum;  ///< zeros where that is given; [b,h,padded] sum_j d_s s (score.cuh,
+                           ///< `scaled`)
   float* d_sink_logit;     ///< [b,h] or null
 };
 

@@ -108,6 +108,18 @@ struct Score {
     const float t = max_of(logit2 * (head.inverse_cap * kLn2), -1.0f);
     return 1.0f - t * t;
   }
+
+  // What the gradient of a row's temperature sums times d(scale * raw): scale * raw in natural
+  // units, back from log2 of the weight. Without a cap it is less the row's lse: finish_temperature
+  // adds that. At the cap, where no gradient comes back, it is finite.
+  FOVEA_DEVICE static float scaled(const Head& head, float log2_weight, float lse2, int distance) {
+    float x2 = log2_weight;
+    if constexpr (kBias) x2 += head.slope2 * static_cast<float>(distance);
+    if (!kCap || (CapPolicy::kMaybe && head.inverse_cap == 0.0f)) return x2 * kLn2;
+    constexpr float kMost = 0.9999999f;
+    const float t = min_of(max_of((x2 + lse2) * (head.inverse_cap * kLn2), -kMost), kMost);
+    return head.cap2 * (0.5f * kLn2 * kLn2) * log2_fast((1.0f + t) / (1.0f - t));
+  }
 };
 
 }  // namespace fovea::kernels::cuda

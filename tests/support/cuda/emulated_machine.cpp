@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/cuda/emulated_machine.h"
+#include "tests/support/cuda/emulated_machine.h"
 
 #include <cstring>
 #include <map>
@@ -13,18 +13,33 @@ extern "C" const fovea::kernels::Backend* fovea_make_backend(
 namespace fovea {
 namespace {
 
-std::map<void*, std::vector<std::byte>>& pieces() {
-  static std::map<void*, std::vector<std::byte>> all;
+struct Piece {
+  std::vector<std::byte> memory;
+  const std::byte* end;  ///< of what was asked for
+};
+
+std::map<void*, Piece>& pieces() {
+  static std::map<void*, Piece> all;
   return all;
 }
+
+int64_t written_beyond = 0;
 
 // Numbers that nobody wrote are no numbers.
 void* allocate(size_t bytes) {
   std::vector<std::byte> memory(bytes + 256, std::byte{0xff});
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   auto* const piece = memory.data() + ((begin + 255) / 256 * 256 - begin);
-  pieces().emplace(piece, std::move(memory));
+  pieces().emplace(piece, Piece{std::move(memory), piece + bytes});
   return piece;
+}
+
+void release(void* piece) {
+  const auto at = pieces().find(piece);
+  const auto& [memory, end] = at->second;
+  for (const std::byte* x = end; x != memory.data() + memory.size(); ++x)
+    written_beyond += *x != std::byte{0xff};
+  pieces().erase(at);
 }
 
 kernels::DeviceServices lent;
@@ -51,13 +66,13 @@ void set_services(const DeviceServices& services) { lent = services; }
 namespace testing {
 
 int64_t scratch_in_use() { return std::ssize(pieces()); }
+int64_t bytes_written_beyond_scratch() { return written_beyond; }
 
 const kernels::Backend& emulated_backend() {
   static const kernels::Backend* const backend = [] {
     std::string why;
-    const kernels::DeviceServices services{.allocate = allocate,
-                                           .release = [](void* piece) { pieces().erase(piece); },
-                                           .stream = []() -> void* { return nullptr; }};
+    const kernels::DeviceServices services{
+        .allocate = allocate, .release = release, .stream = []() -> void* { return nullptr; }};
     const kernels::Backend* const made =
         fovea_make_backend(services, sizeof(kernels::Kernels), why);
     require<Error>(made != nullptr, "emulation", "expected a backend; got {}", why);

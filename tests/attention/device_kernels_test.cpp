@@ -1,0 +1,141 @@
+// Attention in bfloat16 at the widths that a GPU has kernels for, on every device: as close to the
+// float64 reference as tensor operations in bfloat16 are, twice at most. The fake device has the
+// CUDA kernels, emulated.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string_view>
+
+#include "fovea/attention/attention.h"
+#include "fovea/attention/cuda_library.h"
+#include "tests/support/attention_inputs.h"
+#include "tests/support/devices.h"
+#include "tests/support/gradcheck.h"
+#ifdef FOVEA_FAKE_DEVICE
+#include "tests/support/fake_kernels.h"
+#endif
+
+namespace fovea::device_kernels_test {
+namespace {
+
+using namespace fovea::testing;
+
+struct Named {
+  std::string name;
+  AttentionSpec spec;
+  AttentionContext context;
+  double tau_factor = 1.0;
+};
+
+std::vector<Named> settings() {
+  AttentionSpec plain;
+  plain.heads = 4, plain.kv_heads = 2, plain.head_dim = 64;
+  std::vector<Named> all;
+  const auto add = [&](const char* name, auto change) {
+    all.push_back({name, plain, {}});
+    change(all.back());
+  };
+  const auto focus = [](Named& n, int64_t top_k) {
+    n.spec.focus.gate = FocusSpec::Gate::hard;
+    n.spec.focus.groups = 8, n.spec.focus.top_k = top_k;
+    n.spec.focus.window = 20, n.spec.focus.sinks = 3;
+  };
+  add("causal", [](Named&) {});
+  add("full", [](Named& n) { n.spec.mask.causal = false; });
+  add("window", [](Named& n) { n.spec.mask.window = 30; });
+  add("documents", [](Named& n) { n.context = packed_context({90, 60}); });
+  add("temperature", [](Named& n) { n.spec.temperature.kind = TemperatureSpec::Kind::learned; });
+  add("sharp temperature", [](Named& n) {
+    n.spec.temperature.kind = TemperatureSpec::Kind::learned;
+    n.tau_factor = 0.125;
+  });
+  add("soft-cap", [](Named& n) { n.spec.soft_cap = 2.0; });
+  add("alibi", [](Named& n) { n.spec.bias.kind = BiasSpec::Kind::alibi; });
+  add("everything", [](Named& n) {
+    n.spec.temperature.kind = TemperatureSpec::Kind::learned;
+    n.spec.bias.kind = BiasSpec::Kind::alibi;
+    n.spec.soft_cap = 2.0, n.spec.sink_logit = true;
+    n.spec.mask.window = 30, n.spec.mask.sinks = 2;
+    n.context = packed_context({90, 60});
+  });
+  add("hard Focus", [&](Named& n) { focus(n, 1); });
+  add("hard Focus, two groups a token", [&](Named& n) { focus(n, 2); });
+  return all;
+}
+
+// Output and gradients of every tensor.
+std::vector<at::Tensor> results(const Named& n, const AttentionInputs& in, Path path) {
+  const at::Tensor out = attention(n.spec, in.q, in.k, in.v, in.tensors, n.context, path).out_bhte;
+  const at::Tensor weights = random_normal(out.sizes(), 3).to(out.device(), out.scalar_type());
+  std::vector<at::Tensor> all{out.detach()};
+  for (at::Tensor& g : gradients((out * weights).to(at::kFloat).sum(), in.leaves()))
+    all.push_back(std::move(g));
+  return all;
+}
+
+AttentionInputs moved(const AttentionInputs& in, at::Device device, at::ScalarType dtype) {
+  const auto move = [&](const at::Tensor& x) {
+    if (!x.defined()) return x;
+    return x.is_floating_point() ? x.detach().to(device, dtype).clone().set_requires_grad(true)
+                                 : x.to(device);
+  };
+  AttentionInputs there{move(in.q), move(in.k), move(in.v), in.tensors};
+  for (const auto& [name, x] : there.tensors.named()) *x = move(*x);
+  return there;
+}
+
+// Whether our kernels of a device other than the CPU are there to be used.
+bool has_device_kernels() {
+#ifdef FOVEA_FAKE_DEVICE
+  return true;
+#else
+  const char* const wanted = std::getenv("FOVEA_CUDA_KERNELS");
+  return best_device.is_cuda() && wanted != nullptr && std::string_view(wanted) == "on";
+#endif
+}
+
+class DeviceKernels : public ::testing::Test {
+#ifdef FOVEA_FAKE_DEVICE
+  const FakeDeviceKernels kernels_;
+#endif
+};
+
+TEST_F(DeviceKernels, BFloat16IsAsCloseToTheTruthAsTensorOperations) {
+  for (const Named& n : settings()) {
+    AttentionInputs given = random_inputs(n.spec, 2, 150);
+    if (given.tensors.tau_bt.defined()) given.tensors.tau_bt = given.tensors.tau_bt * n.tau_factor;
+    const AttentionInputs rounded = moved(given, at::kCPU, at::kBFloat16);
+    const std::vector<at::Tensor> truth =
+        results(n, moved(rounded, at::kCPU, at::kDouble), Path::reference);
+    const std::vector<at::Tensor> operations = results(n, rounded, Path::reference);
+    for (const at::Device device : all_devices()) {
+      const std::vector<at::Tensor> got =
+          results(n, moved(rounded, device, at::kBFloat16), Path::automatic);
+      for (size_t x = 0; x < got.size(); ++x)
+        EXPECT_LT(relative_error(got[x].cpu(), truth[x]),
+                  2.0 * relative_error(operations[x], truth[x]) + 1e-3)
+            << n.name << " on " << device << ", result " << x;
+    }
+  }
+}
+
+TEST_F(DeviceKernels, RunWhereTheyAreAskedFor) {
+  if (!has_device_kernels()) {
+    EXPECT_FALSE(why_no_cuda_kernels().empty());
+    return;
+  }
+  const at::Device device = all_devices().back();
+  for (const Named& n : settings()) {
+    if (n.name == "full") continue;  // a build may lack it
+    const AttentionInputs in = moved(random_inputs(n.spec, 2, 150), device, at::kBFloat16);
+    const AttentionResult result = attention(n.spec, in.q, in.k, in.v, in.tensors, n.context);
+    const PathName ours = n.spec.focus.active() ? PathName::grouped : PathName::fused;
+    EXPECT_EQ(result.path.name, ours) << n.name << ": " << result.path.reason.text();
+  }
+}
+
+}  // namespace
+}  // namespace fovea::device_kernels_test
