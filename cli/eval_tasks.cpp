@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/eval_tasks.h"
 
+#include <ATen/Parallel.h>
+
 #include <cmath>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,6 +19,8 @@
 #include "fovea/eval/compare_logs.h"
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
+#include "fovea/eval/task_ranks.h"
+#include "fovea/eval/task_workers.h"
 #include "fovea/report/heat_map.h"
 #include "fovea/report/table.h"
 #include "fovea/runtime/machine.h"
@@ -224,7 +229,8 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
       "of tasks with depths; the same command goes on where it was stopped");
   verb.add_option("--workers", options.workers,
                   "N or auto: with --tasks, processes that answer side by side, one thread each; "
-                  "auto: as many as threads, where half of the memory holds their models")
+                  "auto: as many as threads, where half of the memory holds their models; under a "
+                  "launcher its processes do")
       ->capture_default_str();
   verb.add_option("--against", options.against,
                   "with --out: the --out folder of another model; the two are compared question by "
@@ -232,7 +238,7 @@ void add_eval_task_options(Command& verb, EvalTaskOptions& options) {
 }
 
 void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
-                    const LoadedModel& loaded, const std::string& model) {
+                    const LoadedModel& loaded, const std::string& model, Communicator& ranks) {
   if (globals.eval_workers > 0) return answer_task_parts(loaded, globals.eval_workers);
   std::vector<Task> tasks;
   for (const std::string& name : options.tasks) tasks.push_back(find_task(name));
@@ -247,6 +253,16 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                         "there",
                         task.name);
   }
+  std::optional<TaskPartAnswerer> own;  // of a rank
+  if (ranks.size() > 1) {
+    require<UsageError>(options.workers == "1", "--workers",
+                        "expected --workers or a launcher, whose {} processes are the workers; got "
+                        "both",
+                        ranks.size());
+    at::set_num_threads(1);
+    own.emplace(loaded.model, *loaded.tokenizer, ranks.size());
+    if (!ranks.is_first()) return answer_on_rank(ranks, *own);
+  }
   Progress progress(stderr_progress(globals));
   InterruptGuard interrupt;
   leave_within_a_second(
@@ -257,10 +273,13 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
   std::vector<TaskScore> scores;
   const std::filesystem::path out(options.out);
   const int64_t count = choose_eval_workers(options.workers, loaded.model.device());
-  std::optional<TaskWorkers> workers;
-  if (count > 1) {
+  std::unique_ptr<TaskWorkers> workers;
+  if (own) {
+    progress.message(fmt::format("{} ranks, one thread each", ranks.size()));
+    workers = std::make_unique<TaskRanks>(ranks, *own);
+  } else if (count > 1) {
     progress.message(fmt::format("{} workers, one thread each", count));
-    workers.emplace(
+    workers = std::make_unique<TaskProcesses>(
         TaskWorkerOptions{.command = eval_worker_command(count, globals),
                           .workers = count,
                           .stop = interrupt.flag(),
@@ -286,7 +305,7 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                                                       .total = static_cast<double>(total)});
                                    },
                                .interrupt = interrupt.flag(),
-                               .workers = workers ? &*workers : nullptr}));
+                               .workers = workers.get()}));
   }
   workers.reset();
   progress.finish();

@@ -10,6 +10,7 @@
 
 #include "cli/verbs.h"
 #include "fovea/checkpoint/model_folder.h"
+#include "fovea/runtime/communicator.h"
 
 namespace fovea::cli {
 
@@ -23,9 +24,10 @@ struct EvalTaskOptions {
 
 void add_eval_task_options(Command& verb, EvalTaskOptions& options);
 
-/// Asks, shows progress, prints the result. `model` is its name as the user gave it.
+/// Asks, shows progress, prints the result. `model` is its name as the user gave it. Ranks other
+/// than the first answer its questions.
 void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
-                    const LoadedModel& loaded, const std::string& model);
+                    const LoadedModel& loaded, const std::string& model, Communicator& ranks);
 
 /// Names and titles of the known tasks, for --help.
 std::string known_tasks_help();

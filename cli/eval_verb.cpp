@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "cli/eval_stream.h"
@@ -113,8 +114,19 @@ void run_systems(const EvalVerbOptions& options, const Globals& globals, at::Sca
                    options.texts, options.tasks.out, globals);
 }
 
+/// The ranks among which the questions of tasks are spread; none where there are no tasks.
+std::optional<Ranks> join_task_ranks(const EvalVerbOptions& options, const Globals& globals,
+                                     at::Device device) {
+  if (options.tasks.tasks.empty() || globals.eval_workers > 0) return std::nullopt;
+  std::optional<Ranks> ranks(std::in_place);
+  ranks->require_same(fmt::format("{}", fmt::join(globals.arguments, " ")), "arguments");
+  require<UsageError>(ranks->all().size() == 1 || device.is_cpu(), "--device",
+                      "expected cpu under a launcher; got {}", device.str());
+  return ranks;
+}
+
 void run(const EvalVerbOptions& options, const Globals& globals) {
-  require_one_process("eval");
+  if (options.tasks.tasks.empty()) require_one_process("eval");
   const int given =
       !options.texts.empty() + !options.tasks.tasks.empty() + !options.written.prompts.empty();
   require<UsageError>(given == 1, "eval", "expected one of --text, --tasks and --prompts; got {}",
@@ -133,6 +145,7 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
       options.device, options.weights.starts_with("q") || options.activations.starts_with("int"));
   const at::ScalarType dtype = choose_dtype(
       parse_choice<DtypeChoice>("--dtype", options.dtype, enum_names(DtypeChoice{})), device);
+  const std::optional<Ranks> ranks = join_task_ranks(options, globals, device);
   if (!options.systems.systems.empty()) return run_systems(options, globals, dtype, device);
   LoadedModel loaded = open_changed(find_model(options.model), options.change, device,
                                     matrix_storage(options.weights, dtype, device));
@@ -143,7 +156,8 @@ void run(const EvalVerbOptions& options, const Globals& globals) {
                       "this model has no Focus; got {}", options.sinks);
   loaded.model.compute().focus_change.sinks = options.sinks;
   if (!options.tasks.tasks.empty())
-    return run_eval_tasks(options.tasks, globals, loaded, options.model);
+    return run_eval_tasks(options.tasks, globals, loaded, options.model,
+                          ranks ? ranks->all() : alone());
   if (!options.written.prompts.empty())
     return run_eval_texts(options.written, options.tasks.seed, globals, loaded);
   const std::vector<ScoreDocument> documents = read_score_documents(options.texts);

@@ -64,6 +64,7 @@ RanksAnswer plan_ranks(const PlanRanksOptions& options, const Recipe& recipe, in
                        double speed) {
   RanksAnswer answer;
   answer.link = find_link(options.link);
+  answer.sharded = recipe.train.shard == Shard::all;
   if (!options.memory.empty()) {
     answer.memory = bytes_given(options.memory);
     answer.fewest = fewest_ranks(recipe, vocabulary, answer.memory);
@@ -89,6 +90,19 @@ nlohmann::ordered_json RanksAnswer::to_json() const {
   return json;
 }
 
+std::string RanksAnswer::fit_text() const {
+  if (fewest) return fmt::format("fewest ranks of {}: {}", bytes_text(memory), *fewest);
+  const auto whole = static_cast<double>(plan.memory.weights + plan.memory.gradients);
+  return sharded ? fmt::format(
+                       "no number of ranks fits {}: embedding, head and two layers are "
+                       "whole on every rank",
+                       bytes_text(memory))
+                 : fmt::format(
+                       "no number of ranks fits {}: weights and gradients are whole on every "
+                       "rank, {}; 'train.shard=all' cuts those of layers",
+                       bytes_text(memory), bytes_text(whole));
+}
+
 void RanksAnswer::print_table(int64_t width) const {
   TextTable table({{.title = fmt::format("{} rank{}", plan.ranks, plan.ranks == 1 ? "" : "s")},
                    {.title = "", .right = true}});
@@ -112,13 +126,7 @@ void RanksAnswer::print_table(int64_t width) const {
                              bytes_text(link.bytes_per_second), seconds_text(link.latency),
                              link.source));
   table.add_note("each rank computes as fast as stated or measured above");
-  if (memory > 0.0)
-    table.add_note(fewest ? fmt::format("fewest ranks of {}: {}", bytes_text(memory), *fewest)
-                          : fmt::format("no number of ranks fits {}: weights and gradients are "
-                                        "whole on every rank, {}",
-                                        bytes_text(memory),
-                                        bytes_text(static_cast<double>(plan.memory.weights +
-                                                                       plan.memory.gradients))));
+  if (memory > 0.0) table.add_note(fit_text());
   print("\n" + table.render(width));
 }
 

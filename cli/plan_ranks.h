@@ -30,7 +30,10 @@ struct RanksAnswer {
   double memory = 0.0;            ///< bytes of a rank that may be used; 0 = not said
   std::optional<int64_t> fewest;  ///< that fit it; none: no number does
 
+  bool sharded = false;  ///< train.shard: all
+
   nlohmann::ordered_json to_json() const;
+  std::string fit_text() const;
   void print_table(int64_t width) const;
 };
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -20,6 +19,7 @@
 #include "fovea/checkpoint/family_weights.h"
 #include "fovea/checkpoint/model_file.h"
 #include "fovea/checkpoint/weight_files.h"
+#include "fovea/checkpoint/weights_elsewhere.h"
 #include "fovea/config/reader.h"
 #include "fovea/nn/lora.h"
 #include "fovea/nn/weight_fill.h"
@@ -83,11 +83,12 @@ void require_floats(const FamilyWeights& family, const WeightSource& file,
   }
 }
 
-void require_finite(const std::filesystem::path& path, const Parameter& parameter) {
-  require<NumericalError>(is_finite(parameter.value), path.string(),
+void require_finite(const std::filesystem::path& path, const std::string& name,
+                    const at::Tensor& numbers) {
+  require<NumericalError>(is_finite(numbers), path.string(),
                           "'{}' holds NaN or infinity: the training diverged or the file is "
                           "damaged; take an earlier checkpoint, or get the file again",
-                          parameter.name);
+                          name);
 }
 
 std::vector<int64_t> plain_shape(const at::Tensor& stored) {
@@ -101,8 +102,7 @@ struct Mismatch {
 
 /// Gives `set` what fits and collects what does not.
 Mismatch read_weights(const FamilyWeights& family, const WeightSource& file,
-                      ParameterRegistry& parameters,
-                      const std::function<void(Parameter&, const at::Tensor&)>& set) {
+                      ParameterRegistry& parameters, const ParameterSetter& set) {
   require_floats(family, file, parameters);
   Mismatch mismatch;
   size_t read = 0;
@@ -116,8 +116,7 @@ Mismatch read_weights(const FamilyWeights& family, const WeightSource& file,
                                             fmt::join(parameter.value.sizes().vec(), ", "),
                                             fmt::join(plain_shape(stored), ", ")));
     } else {
-      set(parameter, stored);
-      require_finite(file.path(), parameter);
+      require_finite(file.path(), parameter.name, set(parameter, stored));
       // What was read is not held twice.
       if ((read += stored.nbytes()) < kReadAhead) continue;
       file.release_pages();
@@ -262,6 +261,7 @@ void fill_model(const FamilyWeights& family, const WeightSource& file, LoadedMod
     fill.set(parameter, stored);
     const at::ScalarType dtype = is_packed(stored) ? at::kFloat : stored.scalar_type();
     parameter.stored = dtype == at::kDouble ? at::kFloat : dtype;
+    return parameter.value;
   };
   const Mismatch mismatch = read_weights(family, file, model.parameters(), set);
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
@@ -308,6 +308,27 @@ ModelConfig load_model_config(const fs::path& folder) {
   }
 }
 
+namespace {
+
+/// The files beside the weights.
+void write_model_files(const fs::path& folder, const ModelConfig& config, const Json& json,
+                       const Tokenizer& tokenizer, const std::string& chat_template) {
+  const TokenizerFile file = tokenizer.file();
+  // A tokenizer.json that stood here before would be read first.
+  if (file.name != kTokenizer) fs::remove(folder / kTokenizer);
+  write_file(folder / file.name, file.content);
+  write_file(folder / kTokenizerConfig,
+             tokenizer_config_json(config, tokenizer, chat_template).dump(2) + "\n");
+  write_file(folder / kConfig, json.dump(2) + "\n");
+}
+
+/// In the middle of a ramp the folder has the temperatures that the weights were trained with.
+ModelConfig saved_config(const Transformer& model) {
+  return model.config().at_temperature_ramp(model.compute().temperature_ramp);
+}
+
+}  // namespace
+
 void save_model(const fs::path& folder, const Transformer& model, const Tokenizer& tokenizer,
                 const SaveOptions& options) {
   make_folders(folder);
@@ -316,19 +337,25 @@ void save_model(const fs::path& folder, const Transformer& model, const Tokenize
     tensors.emplace(parameter.name,
                     parameter.value.detach().to(options.dtype.value_or(parameter.stored)));
   }
-  // In the middle of a ramp the folder has the temperatures that the weights were trained with.
-  const ModelConfig config = model.config().at_temperature_ramp(model.compute().temperature_ramp);
+  const ModelConfig config = saved_config(model);
   const Json json = model_config_json(config, tokenizer,
                                       options.dtype.value_or(stored_dtype(model)), options.exact);
   const FamilyWeights family(json["model_type"].get<std::string>());
   write_weights(folder, family.to_store(tensors), options.shard_bytes);
-  const TokenizerFile file = tokenizer.file();
-  // A tokenizer.json that stood here before would be read first.
-  if (file.name != kTokenizer) fs::remove(folder / kTokenizer);
-  write_file(folder / file.name, file.content);
-  write_file(folder / kTokenizerConfig,
-             tokenizer_config_json(config, tokenizer, options.chat_template).dump(2) + "\n");
-  write_file(folder / kConfig, json.dump(2) + "\n");
+  write_model_files(folder, config, json, tokenizer, options.chat_template);
+}
+
+void save_fetched_model(const fs::path& folder, const Transformer& model,
+                        const Tokenizer& tokenizer, const TensorFetch& fetch) {
+  make_folders(folder);
+  TensorMap tensors;
+  for (const Parameter& parameter : model.parameters().all())
+    tensors.emplace(parameter.name, parameter.value.detach());
+  const ModelConfig config = saved_config(model);
+  write_fetched_weights(folder, tensors, fetch);
+  write_model_files(folder, config,
+                    model_config_json(config, tokenizer, at::kFloat, /*exact=*/true), tokenizer,
+                    "");
 }
 
 at::ScalarType stored_dtype(const Transformer& model) {
@@ -358,21 +385,25 @@ LoadedModel load_model(const fs::path& folder, at::Device device, const MatrixSt
   return loaded;
 }
 
-std::vector<std::string> load_weights(const fs::path& folder, Transformer& model) {
+std::vector<std::string> read_weights_into(const fs::path& folder, Transformer& model,
+                                           const ParameterSetter& set) {
   const OpenedWeights opened(folder);
   const WeightSource& file = *opened.source;
   const FamilyWeights& family = opened.family;
   const auto unexpected = unexpected_names(family, file, model);
   if (!unexpected.empty()) fail_names(file.path(), "unexpected tensors", unexpected);
   const at::NoGradGuard no_grad;
-  Mismatch mismatch =
-      read_weights(family, file, model.parameters(),
-                   [](Parameter& p, const at::Tensor& stored) { p.value.copy_(stored); });
+  Mismatch mismatch = read_weights(family, file, model.parameters(), set);
   if (!mismatch.missing.empty()) fail_names(file.path(), "missing tensors", mismatch.missing);
   if (!mismatch.shapes.empty()) fail_names(file.path(), "wrong shapes", mismatch.shapes);
-  for (const std::string& name : mismatch.missing_added)
-    model.parameters().draw(*model.parameters().find(name));
   return mismatch.missing_added;
+}
+
+std::vector<std::string> load_weights(const fs::path& folder, Transformer& model) {
+  std::vector<std::string> missing = read_weights_into(
+      folder, model, [](Parameter& p, const at::Tensor& stored) { return p.value.copy_(stored); });
+  for (const std::string& name : missing) model.parameters().draw(*model.parameters().find(name));
+  return missing;
 }
 
 }  // namespace fovea

@@ -17,6 +17,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
 #include "fovea/checkpoint/mapped_weights.h"
+#include "fovea/checkpoint/weights_elsewhere.h"
 
 namespace fovea {
 namespace {
@@ -364,8 +365,10 @@ TensorMap SafetensorsFile::tensors() const {
   return out;
 }
 
-void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
-                       const TextMap& metadata) {
+namespace {
+
+void write_tensors(const std::filesystem::path& path, const TensorMap& tensors,
+                   const TextMap& metadata, const TensorFetch& fetch) {
   std::vector<const TensorMap::value_type*> order;
   for (const auto& item : tensors) {
     if (!item.second.defined() || item.first == "__metadata__") {
@@ -398,10 +401,23 @@ void write_safetensors(const std::filesystem::path& path, const TensorMap& tenso
     file.write(std::string_view(reinterpret_cast<const char*>(&length), kLengthBytes));
     file.write(text);
     for (const auto* item : order) {
-      const at::Tensor plain = item->second.detach().to(at::kCPU).resolve_conj().contiguous();
+      const at::Tensor tensor = fetch ? fetch(item->first, item->second) : item->second;
+      const at::Tensor plain = tensor.detach().to(at::kCPU).resolve_conj().contiguous();
       file.write(std::span(static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()));
     }
   });
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, const TensorMap& tensors,
+                       const TextMap& metadata) {
+  write_tensors(path, tensors, metadata, {});
+}
+
+void write_fetched(const std::filesystem::path& path, const TensorMap& tensors,
+                   const TextMap& metadata, const TensorFetch& fetch) {
+  write_tensors(path, tensors, metadata, fetch);
 }
 
 }  // namespace fovea

@@ -7,6 +7,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/paths.h"
 #include "fovea/checkpoint/mapped_weights.h"
+#include "fovea/checkpoint/weights_elsewhere.h"
 #include "fovea/config/node.h"
 
 namespace fovea {
@@ -18,6 +19,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kSingle = "model.safetensors", kIndex = "model.safetensors.index.json";
 constexpr ReadLimit kLargestIndex{"an index of shards", 256 << 20};
 constexpr std::string_view kCopyAgain = "copy the folder again";
+
+/// As other programs write it.
+TextMap weights_metadata() { return {{"format", "pt"}}; }
 
 /// {tensor: shard} of an index, both checked.
 std::map<std::string, std::string> read_index(const fs::path& path) {
@@ -114,10 +118,14 @@ void WeightFiles::release_pages() const {
   for (const SafetensorsFile& file : files_) fovea::release_pages(file.map());
 }
 
+void write_fetched_weights(const fs::path& folder, const TensorMap& tensors,
+                           const TensorFetch& fetch) {
+  write_fetched(folder / kSingle, tensors, weights_metadata(), fetch);
+}
+
 void write_weights(const fs::path& folder, const TensorMap& tensors, int64_t shard_bytes) {
-  const TextMap metadata{{"format", "pt"}};
   if (shard_bytes <= 0) {
-    write_safetensors(folder / kSingle, tensors, metadata);
+    write_safetensors(folder / kSingle, tensors, weights_metadata());
     return;
   }
   std::vector<TensorMap> shards(1);
@@ -135,7 +143,7 @@ void write_weights(const fs::path& folder, const TensorMap& tensors, int64_t sha
   Json index{{"metadata", {{"total_size", total}}}, {"weight_map", Json::object()}};
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_safetensors(folder / file, shards[i], metadata);
+    write_safetensors(folder / file, shards[i], weights_metadata());
     for (const auto& [name, tensor] : shards[i]) index["weight_map"][name] = file;
   }
   write_file(folder / kIndex, index.dump(2) + "\n");

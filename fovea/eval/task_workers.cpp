@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-TaskWorkers::TaskWorkers(const TaskWorkerOptions& options)
+TaskProcesses::TaskProcesses(const TaskWorkerOptions& options)
     : workers_(options.workers),
       pool_({.where = "eval",
              .job_word = "",
@@ -41,11 +41,11 @@ TaskWorkers::TaskWorkers(const TaskWorkerOptions& options)
              .remedy = "with --out, the answers so far stay and the same command goes on; "
                        "--workers 1 asks in one process"}) {}
 
-void TaskWorkers::ask(std::string name, const Json& part, Answered answered) {
+void TaskProcesses::ask(std::string name, const Json& part, Answered answered) {
   answered_.emplace(pool_.add({std::move(name), part.dump()}), std::move(answered));
 }
 
-bool TaskWorkers::wants_more() const { return std::cmp_less(pool_.waiting(), workers_); }
+bool TaskProcesses::wants_more() const { return std::cmp_less(pool_.waiting(), workers_); }
 
 Json likelihood_part(const LikelihoodPart& part, int64_t tokens_a_pass, bool shared) {
   return {{"likelihoods", to_json(part)}, {"tokens_a_pass", tokens_a_pass}, {"shared", shared}};

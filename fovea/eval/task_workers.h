@@ -34,22 +34,32 @@ struct TaskWorkerOptions {
   std::function<void(std::string_view text)> warning;
 };
 
-/// The processes. They stay from one task to the next.
+/// Who computes parts. They stay from one task to the next.
 class TaskWorkers {
  public:
-  /// Receives the answer of a worker; it may throw.
+  virtual ~TaskWorkers() = default;
+  /// Receives the answer to a part; it may throw.
   using Answered = std::function<void(const nlohmann::ordered_json& answer)>;
 
-  explicit TaskWorkers(const TaskWorkerOptions& options);
-
   /// Puts a part behind the others; `name` stands in messages: "arc_easy, part 3".
-  void ask(std::string name, const nlohmann::ordered_json& part, Answered answered);
+  virtual void ask(std::string name, const nlohmann::ordered_json& part, Answered answered) = 0;
   /// Whether a worker may soon be without a part.
-  bool wants_more() const;
-  /// As WorkerPool::step(), with the answers that have come.
-  void step() { pool_.step(); }
-  bool busy() const { return pool_.busy(); }
-  int64_t workers() const { return workers_; }
+  virtual bool wants_more() const = 0;
+  /// Hands on the answers that have come; throws the error of a worker.
+  virtual void step() = 0;
+  /// Whether a part is not answered yet.
+  virtual bool busy() const = 0;
+};
+
+/// Processes of this machine, which it starts.
+class TaskProcesses final : public TaskWorkers {
+ public:
+  explicit TaskProcesses(const TaskWorkerOptions& options);
+
+  void ask(std::string name, const nlohmann::ordered_json& part, Answered answered) override;
+  bool wants_more() const override;
+  void step() override { pool_.step(); }
+  bool busy() const override { return pool_.busy(); }
 
  private:
   int64_t workers_;

@@ -129,7 +129,9 @@ LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_
   if (const std::string keys = impl_->added_loss_keys(); input.training && !keys.empty()) {
     require<UnsupportedError>(
         !impl_->compute.checkpoint_layers, "model",
-        "{} need the layers' graphs; set 'train.gradient_checkpointing: false'", keys);
+        "{} need the layers' graphs; set 'train.gradient_checkpointing: false' and 'train.shard: "
+        "moments'",
+        keys);
     observers.push_back(&added);
   }
   const at::Tensor states = impl_->walk(input.tokens_bt, impl_->make_pass(input), observers);

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "fovea/attention/mechanisms/sinkhorn.h"
+#include "fovea/nn/layer_gather.h"
 #include "fovea/nn/mechanisms/mechanism.h"
 #include "fovea/nn/transformer_impl.h"
 
@@ -24,15 +25,17 @@ using Variables = torch::autograd::variable_list;
 /// checkpointing, Chen et al. 2016).
 class Recompute : public Function<Recompute> {
  public:
-  using Layer =
-      std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>;
+  struct Layer {
+    std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)> run;
+    std::function<void()> learned;  // its parameters have their gradients
+  };
 
   static Variables forward(AutogradContext* ctx, const at::Tensor& x,
                            const std::optional<at::Tensor>& delta_in, const Layer* layer) {
     const at::Tensor delta = delta_in.value_or(at::Tensor());
     ctx->save_for_backward({x, delta});
     ctx->saved_data["layer"] = reinterpret_cast<int64_t>(layer);
-    auto [a, b] = (*layer)(x, delta);
+    auto [a, b] = layer->run(x, delta);
     return b.defined() ? Variables{a, b} : Variables{a};
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
@@ -46,7 +49,7 @@ class Recompute : public Function<Recompute> {
     Variables outputs, output_grads;
     {
       const at::AutoGradMode enable(true);
-      auto [a, b] = (*layer)(inputs[0], inputs[1]);
+      auto [a, b] = layer->run(inputs[0], inputs[1]);
       for (auto& [y, g] :
            {std::pair{a, grads[0]}, std::pair{b, grads.size() > 1 ? grads[1] : at::Tensor()}}) {
         if (!g.defined()) continue;
@@ -55,6 +58,7 @@ class Recompute : public Function<Recompute> {
       }
     }
     torch::autograd::backward(outputs, output_grads);
+    layer->learned();
     return {inputs[0].grad(), inputs[1].defined() ? inputs[1].grad() : at::Tensor(), at::Tensor()};
   }
 };
@@ -154,12 +158,20 @@ Transformer::Impl::Stream Transformer::Impl::run_layer_checkpointed(int64_t inde
                                                                     Observers observers) const {
   // The node owns this until its backward pass has run; a graph that is dropped without one frees
   // the tensors, not these few bytes.
-  auto* layer = new Recompute::Layer(
-      [this, index, pass, observers](const at::Tensor& x, const at::Tensor& delta) {
-        const bool first_run = !at::GradMode::is_enabled();
-        const Stream out = run_layer(index, {x, delta}, pass, first_run ? observers : Observers{});
-        return std::pair{out.x, out.delta};
-      });
+  LayerGather* const gather = LayerGather::current();
+  auto* layer = new Recompute::Layer{
+      .run =
+          [this, index, pass, observers, gather](const at::Tensor& x, const at::Tensor& delta) {
+            const bool first_run = !at::GradMode::is_enabled();
+            if (gather != nullptr && !first_run) gather->gather(index, index - 1);
+            const Stream out =
+                run_layer(index, {x, delta}, pass, first_run ? observers : Observers{});
+            return std::pair{out.x, out.delta};
+          },
+      .learned =
+          [index, gather] {
+            if (gather != nullptr) gather->reduce(index);
+          }};
   Variables r = Recompute::apply(
       stream.x, stream.delta.defined() ? std::optional(stream.delta) : std::nullopt,
       static_cast<const Recompute::Layer*>(layer));
@@ -171,10 +183,16 @@ at::Tensor Transformer::Impl::walk(const at::Tensor& tokens_bt, const PassContex
   Stream stream{embed(tokens_bt, pass.positions, pass.last_position), at::Tensor()};
   stream.x = counter_dropout(stream.x, pass.training ? config.dropout : 0.0, pass.dropout_seed, 0);
   // Over a frozen base the first layers have nothing to recompute for.
+  LayerGather* const gather = LayerGather::current();
+  // A graph would keep the weights of a layer, so all are recomputed.
+  if (gather != nullptr && at::GradMode::is_enabled() && !stream.x.requires_grad())
+    stream.x = stream.x.detach().requires_grad_(true);
   const auto checkpoint = [&] {
-    return compute.checkpoint_layers && at::GradMode::is_enabled() && stream.x.requires_grad();
+    return (compute.checkpoint_layers || gather != nullptr) && at::GradMode::is_enabled() &&
+           stream.x.requires_grad();
   };
   for (int64_t i = 0; i < config.layers; ++i) {
+    if (gather != nullptr) gather->gather(i, i + 1 < config.layers ? i + 1 : -1);
     stream = checkpoint() ? run_layer_checkpointed(i, stream, pass, observers)
                           : run_layer(i, stream, pass, observers);
   }

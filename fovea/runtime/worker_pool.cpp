@@ -192,6 +192,10 @@ void WorkerPool::stop_all() {
   workers_.clear();  // ends those that are left
 }
 
+void throw_worker_error(const Json& line, const std::string& before) {
+  throw_again(line.value("kind", ""), before + line.value("error", ""));
+}
+
 std::string worker_error_line(const Error& error) {
   return Json{{"error", error.what()}, {"kind", error.kind()}}.dump(
              -1, ' ', false, Json::error_handler_t::replace) +

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fovea/base/error.h"
+#include "fovea/runtime/worker_error.h"
 
 namespace fovea {
 
@@ -96,8 +96,5 @@ class WorkerPool {
   std::deque<size_t> waiting_;
   std::list<Worker> workers_;
 };
-
-/// The line with which a worker tells an error.
-std::string worker_error_line(const Error& error);
 
 }  // namespace fovea

@@ -11,6 +11,7 @@
 #include <numbers>
 
 #include "fovea/base/error.h"
+#include "fovea/nn/layer_gather.h"
 #include "fovea/text/result_json.h"
 
 namespace fovea {
@@ -44,6 +45,18 @@ void count_answers(const Transformer& model, const Batch& batch, SourceEvaluatio
   }
 }
 
+/// All ranks gather sharded layers together: one that had `own` batches of a set, fewer than
+/// others, walks as often as they do.
+void walk_along(const Transformer& model, const ValidationSet& set, int64_t own,
+                const Communicator& ranks) {
+  const int64_t most = (std::ssize(set.batches) + ranks.size() - 1) / ranks.size();
+  if (LayerGather::current() == nullptr || own == most) return;
+  const Batch& batch = set.batches.front();
+  model.hidden(model_input(batch, model.device()));
+  SourceEvaluation nothing;
+  if (set.answers) count_answers(model, batch, nothing);
+}
+
 using BatchSeen = std::function<void(const ForwardInfo&)>;
 
 std::vector<SourceEvaluation> score(const Transformer& model,
@@ -54,8 +67,10 @@ std::vector<SourceEvaluation> score(const Transformer& model,
   std::vector<SourceEvaluation> sources;
   for (const ValidationSet& set : sets) {
     SourceEvaluation source{.source = set.source, .targets = set.targets, .bytes = set.bytes};
+    int64_t own = 0;
     for (const Batch& batch : set.batches) {
       if (done++ % ranks.size() != ranks.rank()) continue;
+      ++own;
       ForwardInfo info;
       const at::Tensor nll =
           model.token_nll(model_input(batch, model.device()), target_tensor(batch, model.device()),
@@ -65,6 +80,7 @@ std::vector<SourceEvaluation> score(const Transformer& model,
       if (set.answers) count_answers(model, batch, source);
       if (progress) progress(done);
     }
+    walk_along(model, set, own, ranks);
     double counts[] = {source.nll, static_cast<double>(source.answers),
                        static_cast<double>(source.wrong)};
     ranks.sum(counts);

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "fovea/runtime/ring_gather.h"
+
 namespace fovea {
 struct GradientBuckets::Impl {
   struct Bucket {
@@ -34,7 +36,7 @@ struct GradientBuckets::Impl {
 
   void add(const at::Tensor& value) {
     const int64_t bytes = static_cast<int64_t>(value.nbytes());
-    if (buckets.empty() || last_bytes + bytes > kGradientBucketBytes) {
+    if (buckets.empty() || last_bytes + bytes > ring_bytes(ranks.size())) {
       buckets.emplace_back();
       last_bytes = 0;
     }

@@ -1,8 +1,8 @@
 // GradientBuckets: sums gradients over the ranks while the backward pass goes on.
 //
-// Gradients are summed in buckets, in the reverse order of registration, which is about the order
-// in which the backward pass makes them. A bucket is sent by a thread of its own as soon as it and
-// those before it are whole. Every rank sends the same buckets in the same order.
+// Gradients are summed in buckets of ring_bytes(), in the reverse order of registration, which is
+// about the order in which the backward pass makes them. A bucket is sent by a thread of its own as
+// soon as it and those before it are whole. Every rank sends the same buckets in the same order.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -15,10 +15,6 @@
 #include "fovea/runtime/communicator.h"
 
 namespace fovea {
-
-/// A sum of 4 MiB takes several times the latency of one (docs/scaling-out.md), and a model of some
-/// layers still has several buckets.
-inline constexpr int64_t kGradientBucketBytes = int64_t{4} << 20;
 
 class GradientBuckets {
  public:

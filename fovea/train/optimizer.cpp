@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "fovea/base/error.h"
 
@@ -24,8 +25,8 @@ constexpr double kClipEpsilon = 1e-6;
 }  // namespace
 
 AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config, Communicator& ranks,
-             int64_t fewest_to_shard)
-    : config_(config), ranks_(ranks) {
+             int64_t fewest_to_shard, ShardedLayers* layers)
+    : config_(config), ranks_(ranks), layers_(layers), parts_{.ranks = ranks.size()} {
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters.all()) {
     if (!parameter.trainable) continue;
@@ -37,79 +38,72 @@ AdamW::AdamW(ParameterRegistry& parameters, const OptimizerConfig& config, Commu
     if (group == groups_.end()) {
       groups_.push_back({.weight_decay_scale = decay,
                          .learning_rate_scale = parameter.learning_rate_scale,
-                         .parameters = {},
-                         .offsets = {},
-                         .exp_avg = {},
-                         .exp_avg_sq = {}});
+                         .entries = {}});
       group = groups_.end() - 1;
     }
-    group->parameters.push_back(&parameter);
-    group->offsets.push_back(numbers_);
-    numbers_ += parameter.value.numel();
-    if (!step_.defined()) {
-      step_ = at::full({}, 0.0, parameter.value.options().requires_grad(false));
+    Entry entry{.parameter = &parameter, .exp_avg = {}, .exp_avg_sq = {}};
+    if (in_layers(entry)) {
+      entry.offset = layers_->offset(parameter);
+    } else {
+      entry.offset = parts_.numbers;
+      parts_.numbers += parameter.value.numel();
     }
+    group->entries.push_back(std::move(entry));
+    if (!step_.defined()) step_ = at::full({}, 0.0, parameter.value.options().requires_grad(false));
   }
   if (groups_.empty()) {
     fail<ConfigError>("optimizer", "the model must have a trainable parameter; all are frozen");
   }
-  sharded_ = ranks_.size() > 1 && numbers_ >= fewest_to_shard;
+  sharded_ = ranks_.size() > 1 && (layers_ != nullptr || parts_.numbers >= fewest_to_shard);
   for (Group& group : groups_) {
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      const at::Tensor own = own_part(group.parameters[i]->value, group.offsets[i]);
-      group.exp_avg.push_back(at::zeros_like(own));
-      group.exp_avg_sq.push_back(at::zeros_like(own));
+    for (Entry& entry : group.entries) {
+      const at::Tensor own = own_value(entry);
+      entry.exp_avg = at::zeros_like(own);
+      entry.exp_avg_sq = at::zeros_like(own);
     }
   }
 }
 
-/// The numbers of `whole`, which begin at `offset`, that belong to a rank.
-at::Tensor AdamW::part(const at::Tensor& whole, int64_t offset, int64_t rank) const {
-  const auto inside = [&](int64_t number) {
-    return std::clamp<int64_t>(number - offset, 0, whole.numel());
-  };
-  const int64_t begin = inside(numbers_ * rank / ranks_.size()),
-                end = inside(numbers_ * (rank + 1) / ranks_.size());
-  return whole.detach().view(-1).narrow(0, begin, end - begin);
+bool AdamW::in_layers(const Entry& entry) const {
+  return layers_ != nullptr && layers_->has(*entry.parameter);
 }
 
-at::Tensor AdamW::own_part(const at::Tensor& whole, int64_t offset) const {
-  return sharded_ ? part(whole, offset, ranks_.rank()) : whole.detach();
+const FlatParts& AdamW::cut(const Entry& entry) const {
+  return in_layers(entry) ? layers_->parts(*entry.parameter) : parts_;
 }
 
-/// Each rank sends its parts of the tensors, which begin at these offsets.
-void AdamW::send_parts(const std::vector<std::pair<at::Tensor, int64_t>>& tensors) const {
-  for (int64_t rank = 0; rank < ranks_.size() && !tensors.empty(); ++rank) {
-    std::vector<at::Tensor> parts;
-    for (const auto& [tensor, offset] : tensors)
-      if (at::Tensor sent = part(tensor, offset, rank); sent.numel() > 0)
-        parts.push_back(std::move(sent));
-    ranks_.broadcast(parts, rank);
-  }
+/// This rank's numbers of a tensor of the parameter's shape.
+at::Tensor AdamW::own_part(const Entry& entry, const at::Tensor& whole) const {
+  return sharded_ ? cut(entry).part(whole, entry.offset, ranks_.rank()) : whole.detach();
 }
 
-void AdamW::add_moments(const char* kind, std::vector<at::Tensor> Group::*moments,
-                        TensorMap& out) const {
-  std::vector<std::pair<at::Tensor, int64_t>> whole;
-  for (const Group& group : groups_) {
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      at::Tensor all = (group.*moments)[i];
-      if (sharded_) {
-        all = at::zeros_like(group.parameters[i]->value);
-        part(all, group.offsets[i], ranks_.rank()).copy_((group.*moments)[i]);
-        whole.emplace_back(all, group.offsets[i]);
-      }
-      out.emplace(kind + group.parameters[i]->name, all);
-    }
-  }
-  send_parts(whole);
+at::Tensor AdamW::own_value(const Entry& entry) const {
+  return in_layers(entry) ? layers_->own_value(*entry.parameter)
+                          : own_part(entry, entry.parameter->value);
 }
 
-std::vector<at::Tensor> AdamW::gradients() const {
+at::Tensor AdamW::own_gradient(const Entry& entry) const {
+  if (in_layers(entry)) return layers_->own_gradient(*entry.parameter);
+  const at::Tensor& gradient = entry.parameter->value.grad();
+  return gradient.defined() ? own_part(entry, gradient.contiguous()) : gradient;
+}
+
+/// Each rank sends its part of the values.
+void AdamW::send_values() const {
+  std::vector<PlacedTensor> values;
+  for (const Group& group : groups_)
+    for (const Entry& entry : group.entries)
+      if (!in_layers(entry)) values.push_back({entry.parameter->value, entry.offset});
+  gather_parts(values, parts_, ranks_);
+}
+
+std::vector<at::Tensor> AdamW::gradients(bool of_layers) const {
   std::vector<at::Tensor> all;
   for (const Group& group : groups_) {
-    for (const Parameter* parameter : group.parameters) {
-      if (parameter->value.grad().defined()) all.push_back(parameter->value.grad());
+    for (const Entry& entry : group.entries) {
+      if (in_layers(entry) != of_layers) continue;
+      const at::Tensor gradient = of_layers ? own_gradient(entry) : entry.parameter->value.grad();
+      if (gradient.defined()) all.push_back(gradient);
     }
   }
   return all;
@@ -117,16 +111,23 @@ std::vector<at::Tensor> AdamW::gradients() const {
 
 at::Tensor AdamW::gradient_norm() const {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> all = gradients();
-  if (all.empty()) return at::zeros({}, step_.options());
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2)), 2);
+  const auto norm_of = [&](const std::vector<at::Tensor>& all) {
+    return all.empty() ? at::zeros({}, step_.options())
+                       : at::linalg_vector_norm(at::stack(at::_foreach_norm(all, 2)), 2);
+  };
+  const at::Tensor norm = norm_of(gradients(/*of_layers=*/false));
+  if (layers_ == nullptr) return norm;
+  const auto whole = norm.item<double>(), own = norm_of(gradients(true)).item<double>();
+  return at::full({}, std::sqrt(whole * whole + ranks_.sum(own * own)), step_.options());
 }
 
 void AdamW::clip_gradients(double norm) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> all = gradients();
   const double factor = config_.clip / (norm + kClipEpsilon);
-  if (config_.clip > 0.0 && factor < 1.0 && !all.empty()) at::_foreach_mul_(all, factor);
+  if (config_.clip <= 0.0 || !(factor < 1.0)) return;
+  for (const bool of_layers : {false, true})
+    if (const std::vector<at::Tensor> all = gradients(of_layers); !all.empty())
+      at::_foreach_mul_(all, factor);
 }
 
 double AdamW::clip_gradients() {
@@ -139,18 +140,15 @@ void AdamW::step(double learning_rate) {
   const at::NoGradGuard no_grad;
   ++steps_;
   step_.fill_(static_cast<double>(steps_));
-  std::vector<std::pair<at::Tensor, int64_t>> changed;
   for (Group& group : groups_) {
     std::vector<at::Tensor> values, gradients, exp_avg, exp_avg_sq;
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      at::Tensor& value = group.parameters[i]->value;
-      if (!value.grad().defined()) continue;
-      changed.emplace_back(value, group.offsets[i]);
-      if (group.exp_avg[i].numel() == 0) continue;
-      values.push_back(sharded_ ? own_part(value, group.offsets[i]) : value);
-      gradients.push_back(own_part(value.grad().contiguous(), group.offsets[i]));
-      exp_avg.push_back(group.exp_avg[i]);
-      exp_avg_sq.push_back(group.exp_avg_sq[i]);
+    for (const Entry& entry : group.entries) {
+      at::Tensor gradient = own_gradient(entry);
+      if (!gradient.defined() || gradient.numel() == 0) continue;
+      values.push_back(sharded_ ? own_value(entry) : entry.parameter->value);
+      gradients.push_back(std::move(gradient));
+      exp_avg.push_back(entry.exp_avg);
+      exp_avg_sq.push_back(entry.exp_avg_sq);
     }
     if (values.empty()) continue;
     const std::vector<at::Tensor> steps(values.size(), step_);
@@ -159,28 +157,48 @@ void AdamW::step(double learning_rate) {
                       config_.weight_decay * group.weight_decay_scale, config_.eps,
                       /*amsgrad=*/false, /*maximize=*/false);
   }
-  if (sharded_) send_parts(changed);
+  if (sharded_) send_values();
 }
 
 void AdamW::clear_gradients() {
+  if (layers_ != nullptr) layers_->clear_gradients();
   for (Group& group : groups_) {
-    for (Parameter* parameter : group.parameters) parameter->value.mutable_grad().reset();
+    for (Entry& entry : group.entries) entry.parameter->value.mutable_grad().reset();
   }
 }
 
 void AdamW::take_state(AdamW& other) {
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    groups_[i].exp_avg = std::move(other.groups_[i].exp_avg);
-    groups_[i].exp_avg_sq = std::move(other.groups_[i].exp_avg_sq);
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    for (size_t i = 0; i < groups_[g].entries.size(); ++i) {
+      Entry &entry = groups_[g].entries[i], &before = other.groups_[g].entries[i];
+      entry.exp_avg = std::move(before.exp_avg);
+      entry.exp_avg_sq = std::move(before.exp_avg_sq);
+    }
   }
   steps_ = other.steps_;
 }
 
-TensorMap AdamW::state() const {
+at::Tensor AdamW::saved_moment(const std::string& name, const Entry& entry, const at::Tensor& own,
+                               SavedParts* saved) const {
+  if (!sharded_) return own;
+  const at::IntArrayRef sizes = entry.parameter->value.sizes();
+  return saved != nullptr ? saved->add(name, own, sizes, entry.offset, cut(entry))
+                          : whole_tensor(own, sizes, entry.offset, cut(entry), ranks_);
+}
+
+TensorMap AdamW::state(SavedParts* saved) const {
   const at::NoGradGuard no_grad;
   TensorMap out;
-  add_moments("exp_avg.", &Group::exp_avg, out);
-  add_moments("exp_avg_sq.", &Group::exp_avg_sq, out);
+  for (const Group& group : groups_) {
+    for (const Entry& entry : group.entries) {
+      const auto add = [&](const char* kind, const at::Tensor& own) {
+        const std::string name = kind + entry.parameter->name;
+        out.emplace(name, saved_moment(name, entry, own, saved));
+      };
+      add("exp_avg.", entry.exp_avg);
+      add("exp_avg_sq.", entry.exp_avg_sq);
+    }
+  }
   out.emplace("step", at::full({}, steps_, at::kLong));
   return out;
 }
@@ -199,13 +217,13 @@ void AdamW::load_state(const SafetensorsFile& file) {
     return source;
   };
   for (Group& group : groups_) {
-    for (size_t i = 0; i < group.parameters.size(); ++i) {
-      const Parameter& parameter = *group.parameters[i];
+    for (Entry& entry : group.entries) {
+      const Parameter& parameter = *entry.parameter;
       const auto load = [&](const char* kind, at::Tensor& own) {
-        own.copy_(own_part(read(kind + parameter.name, parameter.value), group.offsets[i]));
+        own.copy_(own_part(entry, read(kind + parameter.name, parameter.value)));
       };
-      load("exp_avg.", group.exp_avg[i]);
-      load("exp_avg_sq.", group.exp_avg_sq[i]);
+      load("exp_avg.", entry.exp_avg);
+      load("exp_avg_sq.", entry.exp_avg_sq);
     }
   }
   steps_ = read("step", at::full({}, 0, at::kLong)).item<int64_t>();

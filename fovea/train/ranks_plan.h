@@ -8,8 +8,12 @@
 //   + weights                                 each rank sends its part of the new ones (ZeRO-1)
 //   + small sums                              normaliser, loss, decisions
 //
-// with a sum of b bytes in 2 (N - 1) (latency + b / (N bandwidth)), a ring, and a broadcast in
-// ceil(log2 N) (latency + b / bandwidth), a tree.
+// with a sum of b bytes in 2 (N - 1) (latency + b / (N bandwidth)) and a gathering of b bytes in
+// half of that: rings.
+//
+// Sharded layers (ZeRO-3) are gathered for each forward and each backward pass of a micro-batch,
+// and their gradients summed after it, while neighbouring layers compute. The rest is as above, but
+// summed after the backward pass.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -45,7 +49,7 @@ struct RanksPlan {
   double compute_seconds = 0.0;
   double gradient_seconds = 0.0;  ///< of the sums
   double exposed_seconds = 0.0;   ///< the part of it that no backward pass hides
-  double weight_seconds = 0.0;
+  double weight_seconds = 0.0;    ///< of the exchange of weights that nothing hides
   double small_seconds = 0.0;
   int64_t step_tokens = 0;
 
@@ -62,6 +66,9 @@ struct RanksPlan {
 /// where a micro-batch has fewer rows than ranks.
 RanksPlan plan_on_ranks(const Recipe& recipe, int64_t tokenizer_vocab, int64_t ranks, double speed,
                         const LinkSpeed& link);
+
+/// The memory of the rank that has most rows, of which each rank has one or more.
+MemoryPlan plan_rank_memory(const Recipe& recipe, int64_t tokenizer_vocab, int64_t ranks);
 
 /// The smallest number of ranks, up to one a row, on which a rank needs at most `memory` bytes.
 std::optional<int64_t> fewest_ranks(const Recipe& recipe, int64_t tokenizer_vocab, double memory);

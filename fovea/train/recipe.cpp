@@ -170,7 +170,7 @@ void flatten(const Json& value, const std::string& prefix,
 
 /// Keys of how far, how often and where; the data is compared by the fingerprint of its content.
 bool may_differ(const std::string& key) {
-  static constexpr std::array<std::string_view, 19> keys = {"name",
+  static constexpr std::array<std::string_view, 20> keys = {"name",
                                                             "run_folder",
                                                             "train.steps",
                                                             "train.tokens",
@@ -184,6 +184,7 @@ bool may_differ(const std::string& key) {
                                                             "train.keep_checkpoints",
                                                             "train.log_interval",
                                                             "train.gradient_checkpointing",
+                                                            "train.shard",
                                                             "train.threads",
                                                             "train.init_from",
                                                             "train.resume",
@@ -202,6 +203,11 @@ std::span<const std::string_view> enum_names(NanPolicy) {
 }
 std::span<const std::string_view> enum_names(ResumePolicy) {
   static constexpr std::array<std::string_view, 3> names = {"auto", "never", "must"};
+  return names;
+}
+
+std::span<const std::string_view> enum_names(Shard) {
+  static constexpr std::array<std::string_view, 2> names = {"moments", "all"};
   return names;
 }
 
@@ -284,6 +290,10 @@ void TrainConfig::describe(FieldVisitor& v) {
   v.integer({"log_interval", "steps between lines of metrics.jsonl", {1, 1e12}}, log_interval);
   v.boolean({"gradient_checkpointing", "recompute activations in the backward pass: less memory"},
             gradient_checkpointing);
+  v.choice({"shard",
+            "moments, all: what each of several ranks has a part of; all cuts the layers' weights "
+            "and gradients too and recomputes activations"},
+           shard);
   v.integer(
       {"loss_chunk", "rows of logits at a time; 0 = the model's default", ranges::kPositionCounts},
       loss_chunk);
@@ -330,6 +340,7 @@ Recipe Recipe::resolved() const {
   (void)out.model.resolved(out.model.vocab_size > 0 ? out.model.vocab_size : 256);
   out.data.check();
   check_train(out.train, out.model);
+  if (out.train.shard == Shard::all) out.train.gradient_checkpointing = true;
   return out;
 }
 

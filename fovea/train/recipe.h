@@ -32,6 +32,11 @@ std::span<const std::string_view> enum_names(NanPolicy);
 enum class ResumePolicy { automatic, never, must };
 std::span<const std::string_view> enum_names(ResumePolicy);  // auto, never, must
 
+/// The numbers that are cut into one part a rank: the optimizer's moments alone (ZeRO-1), or the
+/// weights and gradients of layers too (ZeRO-3). Layers are then recomputed in the backward pass.
+enum class Shard { moments, all };
+std::span<const std::string_view> enum_names(Shard);
+
 /// AdamW, decoupled weight decay (spec 3.7).
 struct OptimizerConfig {
   double learning_rate = 1e-3;
@@ -93,6 +98,7 @@ struct TrainConfig {
   int64_t keep_checkpoints = 2;
   int64_t log_interval = 10;
   bool gradient_checkpointing = false;
+  Shard shard = Shard::moments;
   int64_t loss_chunk = 0;  ///< rows of logits in float32 at a time; 0 = the model's default
   int64_t threads = 0;     ///< 0 = torch's choice
   /// Which parameters learn, the rest is frozen: a ParameterSet (fovea/nn/parameter_set.h). `focus`

@@ -11,7 +11,7 @@
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/memory_limit.h"
 #include "fovea/runtime/memory_shortage.h"
-#include "fovea/train/run_plan.h"
+#include "fovea/train/ranks_plan.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
@@ -70,7 +70,8 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   if (found) check_same_run(*found);
   if (device.is_cpu())
     require_memory("this training",
-                   static_cast<double>(plan_run(recipe, tokenizer->vocab_size()).memory.total()));
+                   static_cast<double>(
+                       plan_rank_memory(recipe, tokenizer->vocab_size(), ranks.size()).total()));
   if (!corpus) corpus = read_corpus(tokenizer);
   if (found) check_same_corpus(*found);
   stages = stage_schedules(recipe);
@@ -105,7 +106,8 @@ void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
     write_run_files();
   }
   std::vector<at::Tensor> weights;
-  for (const Parameter& parameter : model->parameters().all()) weights.push_back(parameter.value);
+  for (const Parameter& parameter : model->parameters().all())
+    if (!layers || !layers->has(parameter)) weights.push_back(parameter.value);
   ranks.broadcast(weights, 0);
   ranks.barrier();  // all have read what rank 0 may replace from now on
 }
@@ -211,6 +213,7 @@ void Trainer::Impl::evaluate_model() {
       if (callbacks.evaluating) callbacks.evaluating(before + done, total);
     };
   };
+  const LayerGather::Scope scope(layers.get());
   state.evaluation = evaluate(*model, validation, told(0), ranks);
   state.evaluated_step = state.step;
   if (!focus) return;

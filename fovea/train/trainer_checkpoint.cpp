@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "fovea/base/error.h"
-#include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/weights_elsewhere.h"
 #include "fovea/config/reader.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/text/result_json.h"
@@ -138,7 +138,7 @@ void Trainer::Impl::check_same_corpus(const FoundCheckpoint& found) const {
 }
 
 void Trainer::Impl::restore(const FoundCheckpoint& found) {
-  const std::vector<std::string> missing = load_weights(found.checkpoint.folder, *model);
+  const std::vector<std::string> missing = read_weights(found.checkpoint.folder);
   if (!missing.empty()) {
     fail<CheckpointError>(found.checkpoint.folder.string(), "missing tensors: {}",
                           fmt::join(missing, ", "));
@@ -149,23 +149,33 @@ void Trainer::Impl::restore(const FoundCheckpoint& found) {
 }
 
 void Trainer::Impl::save() {
-  const TensorMap moments = optimizer->state();  // with the parts of all ranks
-  if (ranks.is_first()) write_checkpoint(moments);
+  SavedParts parts(ranks);
+  const TensorMap moments = optimizer->state(&parts);
+  if (layers) layers->add_to(parts);
+  if (ranks.is_first()) {
+    write_checkpoint(moments, parts);
+    parts.end();
+  } else {
+    parts.serve();
+  }
   ranks.barrier();
   saved_step = state.step;
 }
 
-void Trainer::Impl::write_checkpoint(const TensorMap& moments) {
+void Trainer::Impl::write_checkpoint(const TensorMap& moments, SavedParts& parts) {
   record->sync();
   state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
   const Json json = {{"run", state.to_json()},
                      {"loader", loader->state().to_json()},
                      {"corpus", corpus->summary()},
                      {"recipe", fields_to_json(recipe)}};
+  const auto fetch = [&](const std::string& name, const at::Tensor& given) {
+    return parts.fetch(name, given);
+  };
   const auto fill = [&](const std::filesystem::path& folder) {
-    save_model(folder, *model, corpus->tokenizer(), {.exact = true});
+    save_fetched_model(folder, *model, corpus->tokenizer(), fetch);
     trace("checkpoint_model");
-    write_safetensors(folder / kOptimizer, moments);
+    write_fetched(folder / kOptimizer, moments, {}, fetch);
   };
   save_checkpoint(paths.folder, state.step, json, fill,
                   [&](std::string_view point) { trace(point); });

@@ -18,6 +18,7 @@
 #include "fovea/train/gradient_buckets.h"
 #include "fovea/train/optimizer.h"
 #include "fovea/train/run_record.h"
+#include "fovea/train/sharded_layers.h"
 #include "fovea/train/slow_ranks.h"
 #include "fovea/train/stage_schedule.h"
 #include "fovea/train/trainer.h"
@@ -83,6 +84,7 @@ struct Trainer::Impl {
   std::shared_ptr<const Corpus> corpus;
   std::vector<StageSchedule> stages;
   std::unique_ptr<Transformer> model;
+  std::unique_ptr<ShardedLayers> layers;  // of `train.shard: all` on several ranks
   std::unique_ptr<AdamW> optimizer;
   std::unique_ptr<GradientBuckets> gradients;
   SlowRanks slow_ranks;
@@ -109,6 +111,9 @@ struct Trainer::Impl {
 
   // trainer_stage.cpp: what changes between stages
   void build_model();
+  bool shards_layers() const { return recipe.train.shard == Shard::all && ranks.size() > 1; }
+  /// The names of added parameters that the files lack, which are drawn.
+  std::vector<std::string> read_weights(const std::filesystem::path& folder);
   void enter_stage(bool first);
   void build_loader();
   void build_validation();
@@ -129,7 +134,7 @@ struct Trainer::Impl {
   void check_same_corpus(const FoundCheckpoint& found) const;
   void restore(const FoundCheckpoint& found);
   void save();
-  void write_checkpoint(const TensorMap& moments);
+  void write_checkpoint(const TensorMap& moments, SavedParts& parts);
   void write_run_files() const;
 
   void message(std::string_view text) const {

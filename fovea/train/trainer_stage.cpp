@@ -8,6 +8,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_folder.h"
+#include "fovea/checkpoint/weights_elsewhere.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
@@ -35,35 +36,64 @@ void set_compute(Transformer& model, const TrainConfig& train) {
 
 void Trainer::Impl::build_model() {
   const bool from_files = !recipe.train.init_from.empty() || state.step > 0;
+  const bool awaited = from_files || shards_layers();
   model = std::make_unique<Transformer>(stage_config(recipe.model, stage()),
                                         static_cast<uint64_t>(recipe.train.seed), device,
-                                        from_files ? FirstNumbers::awaited : FirstNumbers::drawn);
+                                        awaited ? FirstNumbers::awaited : FirstNumbers::drawn);
   set_compute(*model, recipe.train);
+  if (shards_layers()) {
+    layers = std::make_unique<ShardedLayers>(*model, ranks);
+    if (!from_files) layers->draw();
+  }
   if (recipe.train.init_from.empty() || state.step > 0) return;
   const auto folder =
       resolve_model_folder(recipe.train.init_from, [&](std::string_view text) { warn(text); });
-  const std::vector<std::string> fresh = load_weights(folder, *model);
+  const std::vector<std::string> fresh = read_weights(folder);
   message(fmt::format(
       "weights from '{}'{}", folder.string(),
       fresh.empty() ? "" : fmt::format("; {} added parameters start fresh", fresh.size())));
 }
 
+std::vector<std::string> Trainer::Impl::read_weights(const std::filesystem::path& folder) {
+  if (!layers) return load_weights(folder, *model);
+  std::vector<std::string> missing =
+      read_weights_into(folder, *model, [&](Parameter& parameter, const at::Tensor& stored) {
+        if (!layers->has(parameter)) return parameter.value.copy_(stored);
+        layers->set(parameter, stored);
+        return layers->own_value(parameter);
+      });
+  for (const std::string& name : missing) model->parameters().draw(*model->parameters().find(name));
+  return missing;
+}
+
 void Trainer::Impl::enter_stage(bool first) {
   const ModelConfig config = stage_config(recipe.model, stage());
   std::unique_ptr<Transformer> before;
+  std::unique_ptr<ShardedLayers> layers_before;
   if (!first && config != model->config()) {
     const at::NoGradGuard no_grad;
     before = std::move(model);
     model = std::make_unique<Transformer>(config, 0, device, FirstNumbers::awaited);
     set_compute(*model, recipe.train);
+    if (layers) {
+      layers_before = std::move(layers);
+      layers = std::make_unique<ShardedLayers>(*model, ranks);
+      layers->take(*layers_before);
+    }
     for (Parameter& parameter : model->parameters().all()) {
+      if (layers && layers->has(parameter)) continue;
       parameter.value.copy_(before->parameters().find(parameter.name)->value);
     }
   }
   train_only_stage(*model, stage());
   OptimizerConfig settings = recipe.train.optimizer;
   settings.weight_decay = stage().weight_decay;
-  auto fresh = std::make_unique<AdamW>(model->parameters(), settings, ranks);
+  require<UnsupportedError>(
+      !layers || stage().objective == "lm", "train",
+      "'train.shard: all' trains the objective lm; got '{}': set 'train.shard: moments'",
+      stage().objective);
+  auto fresh = std::make_unique<AdamW>(model->parameters(), settings, ranks, AdamW::kFewestToShard,
+                                       layers.get());
   if (!first && stage().carry_optimizer) {
     require<ConfigError>(
         stage().trainable == stages[state.stage - 1].trainable, "recipe",

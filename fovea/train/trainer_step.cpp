@@ -60,12 +60,14 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
     part.loss.backward();
     trace("micro_batch");
   }
-  slow_ranks.add(own_work.seconds());
+  slow_ranks.add(own_work.seconds() - (layers ? layers->take_waited() : 0.0));
+  if (layers) layers->finish();
   gradients->finish();
   return {.nll = Reading(nll), .normaliser = normaliser};
 }
 
 StepOutcome Trainer::Impl::train_step() {
+  const LayerGather::Scope scope(layers.get());
   const Stopwatch whole;
   StepOutcome outcome;
   std::vector<Batch> batches;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fovea/checkpoint/model_folder.h"
+#include "tests/cli/free_port.h"
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
@@ -84,6 +85,38 @@ TEST_F(EvalWorkers, AnswerEveryKindOfTaskAsOneThreadDoesToTheBit) {
     EXPECT_EQ(std::ranges::count(log("three", task), '\n'), 301) << task;
     EXPECT_EQ(log("one", task), log("three", task)) << task;
   }
+}
+
+TEST_F(EvalWorkers, RanksOfALauncherAnswerAsOneThreadDoesToTheBit) {
+  add_questions(300);
+  const std::string tasks = "choices.yaml,contexts.yaml,rolling.yaml,written.yaml";
+  const int port = free_port();
+  const auto start = [&](int rank, const std::string& more) {
+    const auto own = folder_ / fmt::format("rank{}", rank);
+    std::filesystem::create_directories(own);
+    const std::string line = fmt::format(
+        "cd ..; export RANK={} WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 "
+        "MASTER_PORT={}; exec {} eval model --tasks {} --out ranks {}",
+        rank, port, kBinary, tasks, more);
+    return Program(own, "/bin/sh", {"-c", line});
+  };
+  const auto both = [&](const std::string& more) {
+    Program first = start(0, more), second = start(1, more);
+    return std::pair(first.finish(), second.finish());
+  };
+  const auto [told, silent] = both("");
+  ASSERT_EQ(told.code, 0) << told.err;
+  EXPECT_EQ(silent.code, 0) << silent.err;
+  EXPECT_THAT(told.err, HasSubstr("2 ranks, one thread each"));
+  EXPECT_EQ(silent.out + silent.err, "");
+  const Finished one = run(command(tasks, "one", "1"));
+  ASSERT_EQ(one.code, 0) << one.err;
+  for (const char* task : {"choices", "contexts", "rolling", "written"}) {
+    EXPECT_EQ(std::ranges::count(log("ranks", task), '\n'), 301) << task;
+    EXPECT_EQ(log("one", task), log("ranks", task)) << task;
+  }
+  for (const Finished& refused : {both("--workers 2").first, both("--text x").first})
+    EXPECT_EQ(refused.code, 2) << refused.err;
 }
 
 TEST_F(EvalWorkers, AWorkerThatDiesIsNamedAndItsPartIsAskedAgain) {

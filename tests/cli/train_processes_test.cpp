@@ -2,15 +2,14 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "fovea/report/metrics_log.h"
+#include "tests/cli/free_port.h"
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
@@ -19,17 +18,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-/// A port that was free a moment ago.
-int free_port() {
-  const int descriptor = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
-  socklen_t size = sizeof address;
-  ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(descriptor);
-  return ntohs(address.sin_port);
-}
 
 /// Whether a process runs; the dead that nobody has waited for have no command line.
 bool runs(pid_t process) { return !slurp(fmt::format("/proc/{}/cmdline", process)).empty(); }

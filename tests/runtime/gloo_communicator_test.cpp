@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "fovea/runtime/ring_gather.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 
@@ -98,6 +99,21 @@ TEST_F(GlooCommunicator, TensorsOfAnyFormAreSummedAndSentInPlace) {
                       EXPECT_TRUE(copies[n].equal(second[n])) << n;
                   }),
               kNoErrors);
+}
+
+// Less than a bucket, and several with a rest.
+TEST_F(GlooCommunicator, ARingGathersTheRowOfEveryRank) {
+  for (const int64_t length : {1, 700'001}) {
+    EXPECT_THAT(run(3,
+                    [&](Communicator& ranks) {
+                      const at::Tensor rows = at::zeros({3, length});
+                      rows[ranks.rank()].copy_(at::arange(length) + ranks.rank());
+                      ring_gather(rows, ranks);
+                      for (int64_t rank = 0; rank < 3; ++rank)
+                        EXPECT_TRUE(rows[rank].equal(at::arange(length, at::kFloat) + rank));
+                    }),
+                kNoErrors);
+  }
 }
 
 TEST_F(GlooCommunicator, EveryRankAndEveryRunHaveTheSameBits) {

@@ -57,10 +57,32 @@ TEST(RanksPlan, RowsActivationsAndMomentsAreSharedWeightsAndGradientsAreNot) {
   EXPECT_NEAR(three.compute_seconds, one.compute_seconds * 6 / 16, 1e-9);
 }
 
-TEST(RanksPlan, ACheckpointNeedsAllMomentsOnEveryRank) {
-  const RanksPlan many = planned(16);
-  EXPECT_GE(many.memory.total(), many.memory.program + many.memory.weights + many.memory.optimizer +
-                                     planned(1).memory.optimizer);
+TEST(RanksPlan, ShardedLayersTakeTheirShareOfAllMemoryAndAreExchanged) {
+  Recipe recipe = recipe_of();
+  recipe.train.gradient_checkpointing = true;
+  recipe.model.layers = 16;
+  const auto on = [&](int64_t ranks, Shard shard, const char* link = "ethernet-100g") {
+    recipe.train.shard = shard;
+    return plan_on_ranks(recipe, kVocabulary, ranks, kSpeed, find_link(link));
+  };
+  const RanksPlan moments = on(8, Shard::moments), all = on(8, Shard::all);
+  const auto parts = plan_run(recipe, kVocabulary).parameters;
+  const double cut = 4.0 * static_cast<double>(parts.attention + parts.feed_forward + parts.norms);
+  const double whole = 1.0 / 8.0 + 2.0 / 16.0;  // a part, and two of 16 layers
+  const auto saved = [&](int64_t MemoryPlan::*kind) {
+    return static_cast<double>(moments.memory.*kind - all.memory.*kind);
+  };
+  EXPECT_NEAR(saved(&MemoryPlan::gradients), (1.0 - whole) * cut, 4.0);
+  EXPECT_GE(saved(&MemoryPlan::weights), (1.0 - whole) * cut - 4.0);
+  EXPECT_EQ(moments.memory.optimizer, all.memory.optimizer);
+  EXPECT_EQ(on(1, Shard::all).memory.weights, on(1, Shard::moments).memory.weights);
+  const RanksPlan slow = on(8, Shard::all, "0.001");
+  const auto exchanged = [](const RanksPlan& p) { return p.weight_seconds + p.exposed_seconds; };
+  EXPECT_GT(exchanged(slow), 1.2 * exchanged(on(8, Shard::moments, "0.001")));
+  EXPECT_GT(all.efficiency(), slow.efficiency());
+  constexpr double kGrowth = 2e7;  // of this process, which the plan counts
+  EXPECT_LT(fewest_ranks(recipe, kVocabulary, static_cast<double>(all.memory.total()) + kGrowth),
+            9);
 }
 
 TEST(RanksPlan, SlowLinksCostWhatComputationDoesNotHide) {

@@ -9,66 +9,19 @@
 #include <limits>
 
 #include "fovea/checkpoint/run_folder.h"
-#include "fovea/config/reader.h"
 #include "fovea/report/metrics_log.h"
 #include "fovea/train/optimizer.h"
 #include "fovea/train/slow_ranks.h"
 #include "fovea/train/trainer.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/rank_threads.h"
-#include "tests/support/temporary_folder.h"
-#include "tests/train/tiny_run.h"
+#include "tests/train/ranks_run.h"
 
 namespace fovea::ranks_test {
 namespace {
 
 using namespace fovea::testing;
 
-class RanksTest : public ::testing::Test {
- protected:
-  Recipe recipe(const std::string& attention, const std::string& run) {
-    Recipe r = tiny_recipe(folder_.path());
-    r.model.kv_heads = 2;
-    read_fields(parse_json(attention, "attention"), r.model.attention);
-    r.run_folder = (folder_ / run).string();
-    r.train.batch_rows = 4;
-    r.train.accumulation = 2;
-    r.train.evaluation_rows = 1;
-    r.train.optimizer.learning_rate = 1e-3;
-    return r;
-  }
-  /// Losses of the steps, as rank 0 tells them, and the result.
-  struct Run {
-    std::vector<double> losses, norms;
-    TrainResult result;
-  };
-  Run train(const Recipe& r, int64_t count) {
-    Run run;
-    run_ranks(count, [&](Communicator& ranks) {
-      TrainCallbacks callbacks;
-      callbacks.step = [&](const TrainProgress& p) {
-        if (!ranks.is_first()) return;
-        run.losses.push_back(p.loss);
-        run.norms.push_back(p.gradient_norm);
-      };
-      const TrainResult result = Trainer(r, callbacks, nullptr, ranks).run();
-      if (ranks.is_first()) run.result = result;
-    });
-    return run;
-  }
-  static void expect_same(const Run& one, const Run& other, const std::string& name) {
-    ASSERT_EQ(one.losses.size(), other.losses.size()) << name;
-    for (size_t i = 0; i < one.losses.size(); ++i) {
-      EXPECT_NEAR(one.losses[i], other.losses[i], 1e-6 * one.losses[i]) << name << ", step " << i;
-      EXPECT_NEAR(one.norms[i], other.norms[i], 1e-5 * one.norms[i]) << name << ", step " << i;
-    }
-    EXPECT_EQ(one.result.tokens, other.result.tokens);
-    const SourceEvaluation a = one.result.evaluation.total(), b = other.result.evaluation.total();
-    EXPECT_EQ(a.targets, b.targets);
-    EXPECT_NEAR(a.loss(), b.loss(), 1e-6 * a.loss()) << name;
-  }
-  TemporaryFolder folder_;
-};
+using RanksTest = RanksRun;
 
 TEST(Communicator, GathersTensorsAndUnequalNumbersOfRowsInTheOrderOfRanks) {
   run_ranks(3, [](Communicator& ranks) {
