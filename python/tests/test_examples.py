@@ -57,3 +57,38 @@ def test_a_run_that_failed_has_no_number_and_the_page_says_why(tmp_path):
     assert "the loss diverged" in (tmp_path / "new/compare.html").read_text()
     with pytest.raises(ValueError, match="runs of the reference 'z'"):
         fovea.comparison.Comparison("Title", reference="z", text=tmp_path / "text.txt", steps=2, tokens=20).save("x.json")
+
+def small_checkpoint(folder):
+    """A random Llama and a tokenizer of its own, for machines without SmolLM2."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    made.train([str(Path(torch.__file__).parent / "optim/adam.py")], trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<eos>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<eos>").save_pretrained(folder)
+    torch.manual_seed(0)
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=made.get_vocab_size(), hidden_size=64, intermediate_size=128, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=8, max_position_embeddings=512, eos_token_id=0, bos_token_id=None,
+        tie_word_embeddings=True)).save_pretrained(folder)
+    return folder
+
+
+@needs_program
+def test_the_notebook_runs_from_the_first_cell_to_the_last(tmp_path, monkeypatch):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel"), pytest.importorskip("matplotlib")
+    smollm = Path(os.environ.get("FOVEA_SMOLLM", "none"))
+    base = smollm if (smollm / "config.json").is_file() else small_checkpoint(tmp_path / "base")
+    monkeypatch.setenv("FOVEA_SMOLLM", str(base))
+    monkeypatch.setenv("FOVEA_NOTEBOOK_STEPS", "3")
+    monkeypatch.setenv("PATH", str(PROGRAM.parent), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(fovea.__file__).parents[1]))
+    book = nbformat.read(ROOT / "examples/retrofit.ipynb", as_version=4)
+    kept = [output for cell in book.cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in kept) >= 4, "the notebook is kept with its pictures"
+    nbclient.NotebookClient(book, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "trained/adapter_model.safetensors").is_file()
