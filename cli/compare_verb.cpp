@@ -1,4 +1,5 @@
 // fovea compare: variants x seeds under one budget, a table, compare.json and an HTML report.
+// `fovea compare FILE.json` makes table and report of results that are there, trained anywhere.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -39,7 +40,32 @@ std::string command_line(const CompareVerbOptions& options) {
                      fmt::join(overrides, " "));
 }
 
+void show(const CompareResult& result, const std::filesystem::path& json,
+          const std::filesystem::path& html, const Globals& globals) {
+  save_html_report(result, html);
+  if (globals.json) {
+    print(to_json(result).dump(2) + "\n");
+    return;
+  }
+  const int64_t width = stdout_width();
+  print(compare_samples(result, width) + "\n" + compare_table(result, width));
+  print(fmt::format("\nreport: {}\ndata:   {}\n", html.string(), json.string()));
+}
+
+/// Table and report of a compare.json, which stays as it is.
+void show_results(const CompareVerbOptions& options, const Globals& globals) {
+  std::vector<std::string> others = overrides_of(options);
+  if (options.print_config) others.push_back("--print-config");
+  require<UsageError>(others.empty(), "compare",
+                      "expected '{}' alone, because its runs are done; got {}", options.recipe,
+                      fmt::join(others, " "));
+  const std::filesystem::path json = options.recipe;
+  show(load_compare_result(json), json, std::filesystem::path(json).replace_extension(".html"),
+       globals);
+}
+
 void run(const CompareVerbOptions& options, const Globals& given) {
+  if (options.recipe.ends_with(".json")) return show_results(options, given);
   const LoadedRecipe loaded = load_recipe(options.recipe, overrides_of(options));
   const CompareConfig config = read_compare_config(loaded.compare);
   const Recipe base = loaded.recipe.resolved();
@@ -94,14 +120,7 @@ void run(const CompareVerbOptions& options, const Globals& given) {
   if (!first) return;
   result.command = command;
   save_compare_result(result, json);
-  save_html_report(result, html);
-  if (globals.json) {
-    print(to_json(result).dump(2) + "\n");
-    return;
-  }
-  const int64_t width = stdout_width();
-  print(compare_samples(result, width) + "\n" + compare_table(result, width));
-  print(fmt::format("\nreport: {}\ndata:   {}\n", html.string(), json.string()));
+  show(result, json, html, globals);
 }
 
 }  // namespace
@@ -110,7 +129,10 @@ Verb add_compare_verb(Command& app, Globals& globals) {
   auto options = std::make_shared<CompareVerbOptions>();
   Command* verb = app.add_subcommand(
       "compare", "train several variants under one budget and report honestly which is better");
-  verb->add_option("recipe", options->recipe, "YAML file with a 'compare' map")->required();
+  verb->add_option("recipe", options->recipe,
+                   "YAML file with a 'compare' map; or a compare.json, whose table and report are "
+                   "made anew")
+      ->required();
   verb->add_option("overrides", options->overrides,
                    "key=value, for example data.sources.0.path=my.txt compare.seeds=[0,1]");
   verb->add_option("--workers", options->workers,

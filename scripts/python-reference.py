@@ -18,7 +18,7 @@ PACKAGE = ROOT / "python/fovea"
 # Module, heading, and names; None: every public one.
 MODULES = [("_attention", "fovea", ["attention"]), ("_decode", "fovea", ["decode", "Cache"]), ("focus", "fovea", ["focus_groups", "sinkhorn_potentials"]),
            ("_settings", "fovea", None), ("nn", "fovea.nn", None), ("transformers", "fovea.transformers", ["register"]),
-           ("retrofit", "fovea.retrofit", None)]
+           ("retrofit", "fovea.retrofit", None), ("comparison", "fovea.comparison", None)]
 HEAD = """<!-- Made by scripts/python-reference.py from the docstrings of python/fovea. -->
 # Python: reference
 

@@ -17,7 +17,7 @@ did_not_run() {
 }
 [ -x "$python" ] || did_not_run "no PyTorch for Python (make python-peers)"
 missing=$("$python" -c 'import importlib.util as u
-print(*(n for n in ("torch", "transformers", "pytest", "scikit_build_core") if u.find_spec(n) is None))') ||
+print(*(n for n in ("torch", "transformers", "pytest", "scikit_build_core", "auditwheel") if u.find_spec(n) is None))') ||
   did_not_run "$python does not start (make python-peers)"
 [ -z "$missing" ] || did_not_run "its Python has no ${missing// /, no } (make python-peers)"
 PIP_NO_INDEX=1 scripts/wheel.sh

@@ -18,6 +18,11 @@ FAMILIES = {
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=7),
     "qwen2": lambda: transformers.Qwen2Config(**{n: x for n, x in SIZES.items() if n != "head_dim"}),
     "qwen3": lambda: transformers.Qwen3Config(**SIZES),
+    "olmo2": lambda: transformers.Olmo2Config(**{n: x for n, x in SIZES.items() if n != "head_dim"}),
+    "cohere": lambda: transformers.CohereConfig(**{n: x for n, x in SIZES.items() if n != "head_dim"}),
+    "cohere2": lambda: transformers.Cohere2Config(**SIZES, sliding_window=7),
+    "diffllama": lambda: transformers.DiffLlamaConfig(**{n: x for n, x in SIZES.items() if n != "head_dim"}),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=99, n_positions=128, n_embd=64, n_layer=2, n_head=4, pad_token_id=0),
     "gemma2": lambda: transformers.Gemma2Config(**SIZES, sliding_window=7, query_pre_attn_scalar=16),
     "gemma3": lambda: transformers.Gemma3TextConfig(**SIZES, sliding_window=7, query_pre_attn_scalar=16),
 }

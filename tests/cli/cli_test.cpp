@@ -171,6 +171,56 @@ TEST_F(Cli, AKilledCompareGoesOnToTheNumbersOfAnUninterruptedOne) {
   EXPECT_THAT(slurp(folder_ / "parts/report.html"), HasSubstr("focal"));
 }
 
+TEST_F(Cli, ResultsOfAnotherProgramBecomeTheTableAndReportOfACompare) {
+  const auto runs = [](double first, double second) {
+    nlohmann::json list;
+    for (int seed = 0; seed < 2; ++seed) {
+      list.push_back({{"seed", seed},
+                      {"validation_bits_per_byte", seed == 0 ? first : second},
+                      {"validation_perplexity", nullptr},
+                      {"validation_loss", nullptr},
+                      {"tokens", 640},
+                      {"seconds", 1.5},
+                      {"tokens_per_second", 426.0},
+                      {"peak_memory_bytes", 0}});
+    }
+    return list;
+  };
+  const nlohmann::json document{
+      {"schema", 1},
+      {"title", "Mine and softmax"},
+      {"budget", "tokens"},
+      {"budget_amount", 640},
+      {"created", "2026-01-31T12:00:00Z"},
+      {"machine", {{"cpu", "a"}, {"cores", 2}, {"isa", "b"}, {"memory_bytes", 9}}},
+      {"code_version", "mine"},
+      {"torch_version", "2.11"},
+      {"data",
+       {{"sources", {"text"}},
+        {"bytes", 9},
+        {"documents", 1},
+        {"validation_bytes", 1},
+        {"fingerprint", "c"}}},
+      {"reference", "softmax"},
+      {"variants",
+       {{{"name", "softmax"}, {"parameters", 7}, {"runs", runs(2.5, 2.6)}},
+        {{"name", "mine"}, {"parameters", 7}, {"runs", runs(2.4001, 2.5)}}}}};
+  spill(folder_ / "mine.json", document.dump());
+  const Finished shown = run({"compare", "mine.json"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("mine"));
+  EXPECT_THAT(slurp(folder_ / "mine.html"), HasSubstr("Mine and softmax"));
+  const auto summary =
+      nlohmann::json::parse(run({"compare", "mine.json", "--json"}).out)["variants"][1]["summary"];
+  EXPECT_EQ(summary["verdict"], "better");
+  EXPECT_EQ(nlohmann::json::parse(slurp(folder_ / "mine.json")), document);
+  const Finished changed = run({"compare", "mine.json", "train.steps=5"});
+  EXPECT_EQ(changed.code, 2);
+  EXPECT_THAT(changed.err, HasSubstr("train.steps=5"));
+  spill(folder_ / "mine.json", "{}");
+  EXPECT_EQ(run({"compare", "mine.json"}).code, 2);
+}
+
 TEST_F(Cli, APlanForetellsParametersTokensAndMemoryOfTheRun) {
   recipe();
   const std::vector<std::string> sizes{
