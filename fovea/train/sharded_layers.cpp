@@ -4,10 +4,12 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -96,6 +98,14 @@ bool is_cut(const Parameter& parameter, const std::string& prefix) {
          parameter.name.starts_with(prefix);
 }
 
+/// Gradients of whole parameters come and go with every layer. In pages of their own they leave no
+/// gaps: of a model of 24 layers of width 512 on two ranks, gaps were a tenth of the memory.
+void give_large_pieces_back() {
+#ifdef __GLIBC__
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") == nullptr) mallopt(M_MMAP_THRESHOLD, 2 << 20);
+#endif
+}
+
 }  // namespace
 
 ShardedLayers::ShardedLayers(Transformer& model, Communicator& ranks)
@@ -104,6 +114,7 @@ ShardedLayers::ShardedLayers(Transformer& model, Communicator& ranks)
                             "'train.shard: all' cuts the weights of layers, from which "
                             "Longformer's projections of global "
                             "rows are copied; set 'train.shard: moments'");
+  give_large_pieces_back();
   for (size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
     const std::string prefix = fmt::format("model.layers.{}.", i);
@@ -155,10 +166,19 @@ void ShardedLayers::wait(int64_t exchanges) {
   waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+at::Tensor ShardedLayers::whole_like(const Layer& layer) {
+  const auto fits = [&](const at::Tensor& x) { return x.size(1) == layer.parts.length(); };
+  const auto found = std::ranges::find_if(spare_rn_, fits);
+  if (found == spare_rn_.end()) return at::empty({ranks_.size(), layer.parts.length()}, at::kFloat);
+  at::Tensor whole = std::move(*found);
+  spare_rn_.erase(found);
+  return whole;
+}
+
 /// Begins to gather a layer.
 void ShardedLayers::come(Layer& layer) {
   if (layer.whole_rn.defined()) return;
-  layer.whole_rn = at::empty({ranks_.size(), layer.parts.length()}, at::kFloat);
+  layer.whole_rn = whole_like(layer);
   exchanges_->begin([whole = layer.whole_rn, own = layer.own, &ranks = ranks_] {
     whole.select(0, ranks.rank()).copy_(own);
     ring_gather(whole, ranks);
@@ -170,6 +190,7 @@ void ShardedLayers::go(Layer& layer) {
   for (Parameter* parameter : layer.parameters)
     parameter->value.set_data(
         without_memory(parameter->value.sizes(), at::TensorOptions(at::kFloat)));
+  if (layer.whole_rn.defined()) spare_rn_.push_back(std::move(layer.whole_rn));
   layer.whole_rn.reset();
   layer.reading = false;
 }
@@ -200,17 +221,21 @@ void ShardedLayers::reduce(int64_t index) {
   for (const Parameter* parameter : layer.parameters) learns = learns || parameter->trainable;
   if (!learns) return;
   wait(last_sum_);  // no more than one sum is on its way
-  const at::Tensor sum_rn = at::zeros({ranks_.size(), layer.parts.length()}, at::kFloat);
-  const at::Tensor flat = sum_rn.view(-1);
+  if (summed_rn_.defined() && summed_rn_.size(1) == layer.parts.length())
+    summed_rn_.zero_();
+  else
+    summed_rn_ = at::zeros({ranks_.size(), layer.parts.length()}, at::kFloat);
+  const at::Tensor flat = summed_rn_.view(-1);
   for (size_t n = 0; n < layer.parameters.size(); ++n) {
     at::Tensor& gradient = layer.parameters[n]->value.mutable_grad();
     if (!gradient.defined()) continue;
     flat.narrow(0, layer.offsets[n], gradient.numel()).copy_(gradient.reshape(-1));
     gradient.reset();
   }
-  const bool first = !layer.own_gradient.defined();
-  if (first) layer.own_gradient = at::empty({layer.parts.length()}, at::kFloat);
-  exchanges_->begin([sum_rn, first, own = layer.own_gradient, &ranks = ranks_] {
+  const bool first = !std::exchange(layer.has_gradient, true);
+  if (!layer.own_gradient.defined())
+    layer.own_gradient = at::empty({layer.parts.length()}, at::kFloat);
+  exchanges_->begin([sum_rn = summed_rn_, first, own = layer.own_gradient, &ranks = ranks_] {
     ranks.sum(std::span(&sum_rn, 1));
     const at::Tensor part = sum_rn.select(0, ranks.rank());
     first ? own.copy_(part) : own.add_(part);
@@ -229,8 +254,8 @@ at::Tensor ShardedLayers::own_value(const Parameter& parameter) const {
 }
 
 at::Tensor ShardedLayers::own_gradient(const Parameter& parameter) const {
-  const at::Tensor& all = layers_[places_.at(&parameter).layer].own_gradient;
-  return all.defined() ? own_numbers(parameter, all) : all;
+  const Layer& layer = layers_[places_.at(&parameter).layer];
+  return layer.has_gradient ? own_numbers(parameter, layer.own_gradient) : at::Tensor();
 }
 
 /// The parameter's numbers in this rank's part of its layer.
@@ -243,7 +268,7 @@ at::Tensor ShardedLayers::own_numbers(const Parameter& parameter, const at::Tens
 }
 
 void ShardedLayers::clear_gradients() {
-  for (Layer& layer : layers_) layer.own_gradient.reset();
+  for (Layer& layer : layers_) layer.has_gradient = false;
 }
 
 const FlatParts& ShardedLayers::parts(const Parameter& parameter) const {

@@ -71,9 +71,10 @@ class ShardedLayers final : public LayerGather {
     std::vector<int64_t> offsets;
     FlatParts parts;
     at::Tensor own, own_gradient;  // [parts.length()]
-    at::Tensor whole_rn;           // [ranks, parts.length()] while it is here, or comes
-    int64_t arrives = 0;           // with that exchange
-    bool reading = false;          // its parameters are views of whole_rn
+    bool has_gradient = false;
+    at::Tensor whole_rn;   // [ranks, parts.length()] while it is here, or comes
+    int64_t arrives = 0;   // with that exchange
+    bool reading = false;  // its parameters are views of whole_rn
   };
   struct Place {
     size_t layer = 0;
@@ -84,6 +85,7 @@ class ShardedLayers final : public LayerGather {
   void wait(int64_t exchanges);
   void come(Layer& layer);
   void go(Layer& layer);
+  at::Tensor whole_like(const Layer& layer);
   at::Tensor own_part(const at::Tensor& numbers, const Parameter& parameter) const;
   at::Tensor own_numbers(const Parameter& parameter, const at::Tensor& part) const;
 
@@ -91,6 +93,9 @@ class ShardedLayers final : public LayerGather {
   Communicator& ranks_;
   std::vector<Layer> layers_;
   std::map<const Parameter*, Place> places_;
+  // Large tensors are used again: malloc would lay them out anew in every pass, with gaps between.
+  std::vector<at::Tensor> spare_rn_;
+  at::Tensor summed_rn_;  // of last_sum_
   int64_t last_sum_ = 0;  // of the exchanges
   double waited_ = 0.0;
   std::unique_ptr<Exchanges> exchanges_;
