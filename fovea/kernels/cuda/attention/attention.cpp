@@ -31,13 +31,6 @@ const Unit* unit_for(const Machine& machine, int64_t head_dim, const CallForm& f
   return nullptr;
 }
 
-Reason why_not_rule(const ScoreParameters& rule) {
-  if (rule.dropout > 0.0f) return "CUDA kernels have no dropout";
-  if (rule.distance_bias != nullptr) return "CUDA kernels have no T5 bias";
-  if (rule.gate.form != PairGate::Form::none) return "CUDA kernels have no soft gate of Focus";
-  return std::nullopt;
-}
-
 // Without visits the question is about sizes alone.
 template <class P>
 Reason reason_against(const P& p) {

@@ -29,19 +29,13 @@ Passes passes_for(const Machine& machine, int64_t head_dim, int64_t most_groups)
   return out;
 }
 
-Reason why_not_rule(const ScoreParameters& rule) {
-  if (rule.tau != nullptr || rule.soft_cap > 0.0f || rule.alibi != nullptr ||
-      rule.distance_bias != nullptr || rule.sink_logit != nullptr)
-    return "CUDA kernels of hard Focus have plain scores";
-  if (rule.dropout > 0.0f) return "CUDA kernels have no dropout";
-  if (rule.gate.form != PairGate::Form::none) return "CUDA kernels have no soft gate of Focus";
-  return std::nullopt;
-}
-
 template <class P>
 Reason reason_against(const P& p) {
   if (Reason why = why_not_sizes(p.sizes)) return why;
   if (Reason why = why_not_rule(p.rule)) return why;
+  if (p.rule.tau != nullptr || p.rule.soft_cap > 0.0f || p.rule.alibi != nullptr ||
+      p.rule.sink_logit != nullptr)
+    return "CUDA kernels of hard Focus have plain scores";
   if (p.groups.rule.mask != MaskRule{})
     return "CUDA kernels of hard Focus have the causal mask alone";
   if (p.sizes.queries != p.sizes.keys)

@@ -39,6 +39,13 @@ Reason why_not_sizes(const AttentionSizes& sizes) {
   return std::nullopt;
 }
 
+Reason why_not_rule(const ScoreParameters& rule) {
+  if (rule.dropout > 0.0f) return "CUDA kernels have no dropout";
+  if (rule.distance_bias != nullptr) return "CUDA kernels have no T5 bias";
+  if (rule.gate.form != PairGate::Form::none) return "CUDA kernels have no soft gate of Focus";
+  return std::nullopt;
+}
+
 bool serves(const Unit& unit, const Machine& machine, int64_t head_dim) {
   return unit.generation == generation_of(machine) && unit.head_dim == head_dim &&
          unit.forward_shared_bytes <= machine.shared_bytes &&

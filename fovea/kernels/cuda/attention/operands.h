@@ -27,6 +27,8 @@ std::optional<Generation> generation_of(const Machine& machine);
 Reason why_not_machine(const Machine& machine);
 /// Why no kernel has these sizes.
 Reason why_not_sizes(const AttentionSizes& sizes);
+/// Why no kernel has these settings.
+Reason why_not_rule(const ScoreParameters& rule);
 /// Whether a unit is of the machine's generation and fits into its shared memory.
 bool serves(const Unit& unit, const Machine& machine, int64_t head_dim);
 
