@@ -19,7 +19,7 @@ target_include_directories(fovea_fmt SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/includ
 target_compile_definitions(fovea_fmt INTERFACE FMT_HEADER_ONLY)
 include(${CMAKE_SOURCE_DIR}/fovea/kernels/cuda.cmake)
 set(common ${CMAKE_SOURCE_DIR}/fovea/kernels/common)
-add_library(fovea_gpu_bench SHARED ${CMAKE_SOURCE_DIR}/benchmarks/gpu_binding.cpp ${common}/visits.cpp ${common}/tile_ranges.cpp)
+add_library(fovea_gpu_bench SHARED ${CMAKE_SOURCE_DIR}/benchmarks/gpu_binding.cpp ${CMAKE_SOURCE_DIR}/fovea/kernels/backend.cpp ${common}/visits.cpp ${common}/tile_ranges.cpp)
 target_include_directories(fovea_gpu_bench SYSTEM PRIVATE ${FOVEA_CUDA_DIR}/include)
 target_link_libraries(fovea_gpu_bench PRIVATE fovea_options fmt::fmt fovea_cuda ${FOVEA_CUDART} ${CMAKE_DL_LIBS} rt Threads::Threads)
 set_target_properties(fovea_gpu_bench PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib)

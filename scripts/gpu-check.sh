@@ -72,7 +72,7 @@ if command -v compute-sanitizer > /dev/null; then
   fi
 fi
 if [ -n "${FOVEA_PROGRAM_TESTS:-}" ]; then
-  FOVEA_CUDA_KERNELS=on part program 60 "$FOVEA_PROGRAM_TESTS" --gtest_filter='*Device*'
+  part program 60 "$FOVEA_PROGRAM_TESTS" --gtest_filter='*Device*'
 fi
 
 [ ! -f "$folder/gpu-$card.json" ] || cp "$folder/gpu-$card.json" benchmarks/results/

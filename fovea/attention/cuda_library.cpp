@@ -37,8 +37,8 @@ fs::path own_folder() {
 
 std::string load() {
   const char* const wanted = std::getenv("FOVEA_CUDA_KERNELS");
-  if (wanted == nullptr || std::string_view(wanted) != "on")
-    return "the CUDA kernels are off: FOVEA_CUDA_KERNELS=on asks for them";
+  if (wanted != nullptr && std::string_view(wanted) == "off")
+    return "the CUDA kernels are off (FOVEA_CUDA_KERNELS=off)";
   void* library = nullptr;
   for (const char* folder : {".", "../lib"}) {
     const fs::path file = own_folder() / folder / "libfovea_cuda.so";

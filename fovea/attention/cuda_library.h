@@ -1,8 +1,7 @@
 // The library of CUDA kernels: found beside the program, loaded at the first question about a GPU's
 // kernels.
 //
-// FOVEA_CUDA_KERNELS=on asks for it. It stays off without: the kernels in their present form have
-// not run on a GPU yet (docs/gpu.md).
+// FOVEA_CUDA_KERNELS=off leaves it out: torch's operations compute everything then (docs/gpu.md).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

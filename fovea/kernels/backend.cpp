@@ -2,35 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/backend.h"
 
-#include <atomic>
-
 #include "fovea/base/error.h"
 
 namespace fovea::kernels {
-namespace {
-
-std::atomic<const Backend*> of_cuda = nullptr, of_other = nullptr;
-
-std::atomic<const Backend*>& registered(DeviceKind device) {
-  return device == DeviceKind::cuda ? of_cuda : of_other;
-}
-
-}  // namespace
 
 std::string Backend::no_kernel() const {
   return fmt::format("the {} backend has no such kernel", name());
 }
 
 void Backend::refuse() const { fail<UnsupportedError>("kernels", "{}", no_kernel()); }
-
-const Backend* backend_of(DeviceKind device) {
-  return device == DeviceKind::cpu ? &cpu() : registered(device).load();
-}
-
-void register_backend(DeviceKind device, const Backend* backend) {
-  require<ConfigError>(device != DeviceKind::cpu, "kernels",
-                       "expected a device other than the CPU, whose backend is built in");
-  registered(device) = backend;
-}
 
 }  // namespace fovea::kernels
