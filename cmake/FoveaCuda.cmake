@@ -104,6 +104,11 @@ function(fovea_cuda_plan)
   fovea_cuda_unit(plan rows "#include \"fovea/kernels/cuda/attention/plan.cuh\"\n")
 endfunction()
 
+# fovea_cuda_decoder(): the kernels of one decoded token.
+function(fovea_cuda_decoder)
+  fovea_cuda_unit(decoder rows "#include \"fovea/kernels/cuda/decode/launches.cuh\"\n")
+endfunction()
+
 # fovea_add_cuda(): the target fovea_cuda of all units so far.
 function(fovea_add_cuda)
   get_property(objects GLOBAL PROPERTY FOVEA_CUDA_OBJECTS)

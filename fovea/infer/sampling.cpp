@@ -6,12 +6,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
 
 namespace fovea {
 namespace {
+
+constexpr const char* kNoNumber =
+    "logits must be numbers; token {} has NaN: the weights are damaged";
 
 constexpr uint64_t kSamplingStream = 0x67656E;  // keeps the draws apart from other users of a seed
 
@@ -86,22 +91,33 @@ void Sampler::add_prompt(std::span<const int32_t> tokens) {
   for (const int32_t token : tokens) seen_.at(static_cast<size_t>(token)) = 1;
 }
 
-std::vector<TokenProbability> Sampler::distribution(const at::Tensor& logits) const {
+at::Tensor Sampler::row_of(const at::Tensor& logits) const {
   const at::Tensor row = logits.to(at::kCPU, at::kFloat).contiguous();
   require<ShapeError>(row.numel() == static_cast<int64_t>(seen_.size()), "sampling",
                       "expected {} logits, one a token; got {}", seen_.size(), row.numel());
+  return row;
+}
+
+bool Sampler::has_penalties() const {
+  return options_.repetition_penalty != 1 || options_.frequency_penalty != 0 ||
+         options_.presence_penalty != 0;
+}
+
+double Sampler::penalised(double l, size_t token) const {
+  if (seen_[token] != 0)
+    l = l > 0 ? l / options_.repetition_penalty : l * options_.repetition_penalty;
+  l -= options_.frequency_penalty * generated_[token];
+  return generated_[token] > 0 ? l - options_.presence_penalty : l;
+}
+
+std::vector<TokenProbability> Sampler::distribution(const at::Tensor& logits) const {
+  const at::Tensor row = row_of(logits);
   const float* raw = row.const_data_ptr<float>();
   std::vector<TokenProbability> tokens(seen_.size());
   size_t best = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    double l = raw[i];
-    if (seen_[i] != 0) {
-      l = l > 0 ? l / options_.repetition_penalty : l * options_.repetition_penalty;
-    }
-    l -= options_.frequency_penalty * generated_[i];
-    if (generated_[i] > 0) l -= options_.presence_penalty;
-    require<NumericalError>(!std::isnan(l), "sampling",
-                            "logits must be numbers; token {} has NaN: the weights are damaged", i);
+    const double l = penalised(raw[i], i);
+    require<NumericalError>(!std::isnan(l), "sampling", kNoNumber, i);
     tokens[i] = {static_cast<int32_t>(i), l};
     if (l > tokens[best].probability) best = i;
   }
@@ -120,15 +136,71 @@ std::vector<TokenProbability> Sampler::distribution(const at::Tensor& logits) co
   return tokens;
 }
 
-int32_t Sampler::next(const at::Tensor& logits) {
-  const std::vector<TokenProbability> tokens = distribution(logits);
-  double remaining = rng_.uniform();
+int32_t Sampler::draw(std::span<const TokenProbability> tokens, double remaining) {
   int32_t chosen = tokens.front().token;
   for (const TokenProbability& t : tokens) {
     if (t.probability > 0) chosen = t.token;  // rounding must not end on an impossible one
     remaining -= t.probability;
     if (remaining < 0) break;
   }
+  return chosen;
+}
+
+int32_t Sampler::draw_of_all(const at::Tensor& logits, double uniform) {
+  const auto first_that = [this](const auto& holds) {
+    return static_cast<size_t>(std::ranges::find_if(weights_, holds) - weights_.begin());
+  };
+  const at::Tensor row = row_of(logits);
+  const std::span<const float> raw(row.const_data_ptr<float>(), seen_.size());
+  weights_.assign(raw.begin(), raw.end());
+  if (has_penalties())
+    for (size_t i = 0; i < weights_.size(); ++i)
+      weights_[i] = static_cast<float>(penalised(raw[i], i));
+  const size_t count = weights_.size();
+  float* const weights = weights_.data();
+  float top = -std::numeric_limits<float>::infinity();
+  int bad = 0;
+#pragma omp simd reduction(max : top) reduction(| : bad)
+  for (size_t i = 0; i < count; ++i) {
+    top = weights[i] > top ? weights[i] : top;
+    bad |= static_cast<int>(weights[i] != weights[i]);
+  }
+  require<NumericalError>(bad == 0, "sampling", kNoNumber, first_that([](float l) { return l != l; }));
+  const size_t likeliest = first_that([top](float l) { return l == top; });
+  if (options_.temperature == 0 || std::isinf(top)) return static_cast<int32_t>(likeliest);
+
+  at::from_blob(weights, {static_cast<int64_t>(count)}, at::kFloat)
+      .sub_(top)
+      .mul_(1.0 / options_.temperature)
+      .exp_();
+  // Blocks whose sums are known make the draw a walk over blocks, then over one of them.
+  constexpr size_t kBlock = 512;
+  std::vector<double> sums;
+  for (size_t begin = 0; begin < count; begin += kBlock) {
+    const size_t end = std::min(begin + kBlock, count);
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (size_t i = begin; i < end; ++i)
+      sum += weights[i];
+    sums.push_back(sum);
+  }
+  double remaining = uniform * std::accumulate(sums.begin(), sums.end(), 0.0);
+  size_t block = 0;
+  while (block + 1 < sums.size() && remaining >= sums[block]) remaining -= sums[block++];
+  size_t chosen = likeliest;
+  for (size_t i = block * kBlock; i < std::min((block + 1) * kBlock, count); ++i) {
+    if (weights_[i] > 0) chosen = i;
+    remaining -= weights_[i];
+    if (remaining < 0) break;
+  }
+  return static_cast<int32_t>(chosen);
+}
+
+int32_t Sampler::next(const at::Tensor& logits) {
+  const double uniform = rng_.uniform();
+  const bool all = options_.temperature == 0 ||
+                   (options_.top_k == 0 && options_.top_p >= 1 && options_.min_p == 0);
+  const int32_t chosen = all ? draw_of_all(logits, uniform) : draw(distribution(logits), uniform);
   seen_[static_cast<size_t>(chosen)] = 1;
   ++generated_[static_cast<size_t>(chosen)];
   return chosen;

@@ -53,10 +53,18 @@ class Sampler {
   std::vector<TokenProbability> distribution(const at::Tensor& logits_v) const;
 
  private:
+  at::Tensor row_of(const at::Tensor& logits_v) const;
+  bool has_penalties() const;
+  double penalised(double l, size_t token) const;
+  static int32_t draw(std::span<const TokenProbability> tokens, double remaining);
+  /// A draw from all tokens, or the likeliest when greedy: as from distribution(), by float32.
+  int32_t draw_of_all(const at::Tensor& logits_v, double uniform);
+
   SamplingOptions options_;
   Rng rng_;
   std::vector<uint8_t> seen_;       // in the text at all
   std::vector<int32_t> generated_;  // how often it was generated
+  std::vector<float> weights_;      // of draw_of_all()
 };
 
 }  // namespace fovea

@@ -49,6 +49,8 @@ struct Kernel {
 template <class T>
 struct Decoders {
   std::unique_ptr<Decoder<T>> (*make)(DecoderModel) = nullptr;
+  /// Reason against a model; null: there never is one.
+  std::optional<std::string> (*why_not)(const DecoderModel&) = nullptr;
 };
 
 template <class... Problems>
@@ -132,6 +134,18 @@ class Backend {
     return kernel.isa != nullptr ? kernel.isa() : std::string_view();
   }
 
+  /// Reason why there is no decoder of numbers stored as T, or nothing.
+  template <class T>
+  std::optional<std::string> why_no_decoder() const {
+    const Decoders<T>& decoders = kernels_;
+    return decoders.make == nullptr ? std::optional(no_kernel()) : std::nullopt;
+  }
+  /// Reason why the decoder does not take a model, or nothing.
+  template <class T>
+  std::optional<std::string> why_not_decode(const DecoderModel& model) const {
+    const Decoders<T>& decoders = kernels_;
+    return decoders.why_not != nullptr ? decoders.why_not(model) : why_no_decoder<T>();
+  }
   /// UnsupportedError for head sizes without an attention kernel, ShapeError for impossible sizes.
   template <class T>
   std::unique_ptr<Decoder<T>> make_decoder(DecoderModel model) const {

@@ -3,6 +3,7 @@
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
 fovea_cuda_plan()
+fovea_cuda_decoder()
 foreach(head_dim 64 128)
   fovea_cuda_rows(${head_dim})
   # The list is searched in this order: what knows less comes first.

@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "fovea/attention/backend.h"
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/isa.h"
 #include "fovea/nn/layer_walk_work.h"
@@ -14,6 +15,13 @@
 #include "fovea/runtime/memory_limit.h"
 
 namespace fovea {
+
+std::string Transformer::Impl::isa() const {
+  if (device.is_cpu()) return std::string(enum_name(chosen_isa()));
+  const kernels::Backend* const backend = backend_of(device);
+  if (backend == nullptr) return {};
+  return std::string(backend->isa<kernels::AttentionForward<BFloat16>>());
+}
 
 std::vector<std::vector<StreamSpec>> Transformer::Impl::cached_streams() const {
   std::vector<std::vector<StreamSpec>> streams;
@@ -90,7 +98,7 @@ at::Tensor Transformer::decode(const at::Tensor& tokens_bt, DecodeState& state, 
   }
   DecodeState* const one = &state;
   state.path = {.name = PathName::fused_decoder,
-                .isa = std::string(enum_name(chosen_isa())),
+                .isa = impl_->isa(),
                 .reason = {.detail = impl_->fused->note()}};
   const at::Tensor z = impl_->ruled(impl_->decode_fused(tokens_bt, {&one, 1}));
   return all ? z.unsqueeze(1) : z;
@@ -121,24 +129,25 @@ LayerWalk Transformer::decode_layers(const at::Tensor& tokens_bt, DecodeState& s
 at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
                                         std::span<DecodeState* const> states) const {
   const at::NoGradGuard no_grad;
+  const at::Tensor there_b1 = tokens_b1.to(impl_->device);
   ModelInput input;
-  input.tokens_bt = tokens_b1;
+  input.tokens_bt = there_b1;
   impl_->check(input);
   int64_t sequences = 0;
   for (const DecodeState* state : states) sequences += state->sequences();
   require<ShapeError>(sequences == tokens_b1.size(0), "decode",
                       "expected one token of each of {} sequences; got {}", sequences,
                       tokens_b1.size(0));
-  if (const auto why_not = impl_->prepare_fused_decoder(tokens_b1))
+  if (const auto why_not = impl_->prepare_fused_decoder(there_b1))
     fail<UnsupportedError>("decode",
                            "expected texts that the fused decoder takes together; got others: {}; "
                            "decode them one by one",
                            *why_not);
   for (DecodeState* state : states)
     state->path = {.name = PathName::fused_decoder,
-                   .isa = std::string(enum_name(chosen_isa())),
+                   .isa = impl_->isa(),
                    .reason = {.detail = impl_->fused->note()}};
-  return impl_->ruled(impl_->decode_fused(tokens_b1, states));
+  return impl_->ruled(impl_->decode_fused(there_b1, states));
 }
 
 }  // namespace fovea

@@ -67,12 +67,15 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
 /// would be lost.
 class MergedMatrices {
  public:
+  /// Without `merges` the bases stand for them: for questions.
+  explicit MergedMatrices(bool merges) : merges_(merges) {}
+
   kernels::Projection projection(const LayerWeights& w, LoraSite site, const at::Tensor& matrix,
                                  const at::Tensor& bias, int64_t first_of_qkv = -1) {
     const LoraAdapter& own = w.lora[static_cast<size_t>(site)];
     const LoraAdapter& qkv = w.lora[static_cast<size_t>(LoraSite::qkv_proj)];
     const bool in_qkv = first_of_qkv >= 0 && qkv.defined();
-    if (!own.defined() && !in_qkv) return fovea::projection(matrix, bias);
+    if (!merges_ || (!own.defined() && !in_qkv)) return fovea::projection(matrix, bias);
     const at::Tensor whole = is_packed(matrix) ? unpacked(matrix, at::kFloat)
                                                : matrix.detach().to(at::kFloat, false, true);
     const auto add = [&](const LoraAdapter& adapter, const at::Tensor& b_or) {
@@ -87,7 +90,100 @@ class MergedMatrices {
   }
 
  private:
+  const bool merges_;
   std::vector<at::Tensor> held_;
+};
+
+/// A model as the kernels' description, and what that points into.
+class Description {
+ public:
+  Description(const Transformer::Impl& of, bool merges)
+      : matrices_(merges),
+        bias_table_(of.bias_table),
+        bias_spec_(of.layers.front().spec),
+        bias_(decode_bias(bias_spec_, bias_table_, of.device)),
+        ones_d_(at::ones({of.config.head_dim}, at::TensorOptions(of.device))) {
+    const ModelConfig& config = of.config;
+    const BlockDescription& block = of.layers.front().block;
+    model_ = {.width = config.width,
+              .heads = config.heads,
+              .kv_heads = config.kv_heads,
+              .head_dim = config.head_dim,
+              .ffn_width = config.ffn_width,
+              .rotary = of.rope.cos_pf.defined() ? 2 * of.rope.cos_pf.size(1) : 0,
+              .activation = block.activation,
+              .join = block.join,
+              .eps = block.eps,
+              .layers = {},
+              .final_norm = row_norm(block, of.final_norm, config.block != BlockLayout::post),
+              .head = projection(of.head, {}),
+              .activations = of.compute.activations};
+    for (const LayerWeights& w : of.layers) {
+      const AttentionSpec spec = in_mask_terms(spec_in_force(w.spec, of.compute));
+      const TokenUse use = token_form(spec);
+      kernels::DecoderLayer layer = layer_of(w, model_.rotary > 0);
+      if (use.form != TokenForm::operations) add_attention(w, spec, layer);
+      layer.caller_attends = use.form != TokenForm::decoder;
+      attention_.push_back({spec, use});
+      model_.layers.push_back(layer);
+    }
+  }
+
+  struct Attention {
+    AttentionSpec spec;
+    TokenUse use;
+  };
+  const kernels::DecoderModel& model() const { return model_; }
+  const std::vector<Attention>& attention() const { return attention_; }
+  /// Values by distance are made from a table that may change.
+  void refresh() {
+    if (bias_table_.defined())
+      bias_.bias_hn.copy_(decode_bias(bias_spec_, bias_table_, bias_table_.device()).bias_hn);
+  }
+
+ private:
+  /// A layer but its attention.
+  kernels::DecoderLayer layer_of(const LayerWeights& w, bool has_table) {
+    const BlockDescription& block = w.block;
+    const auto gain = [&](const at::Tensor& given) {
+      return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
+    };
+    const int64_t q = w.wq.size(0), k = w.wk.size(0);
+    return {.attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
+            .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
+            .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
+            .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
+            .q = matrices_.projection(w, LoraSite::q_proj, w.wq, w.bq, 0),
+            .k = matrices_.projection(w, LoraSite::k_proj, w.wk, w.bk, q),
+            .v = matrices_.projection(w, LoraSite::v_proj, w.wv, w.bv, q + k),
+            .o = matrices_.projection(w, LoraSite::o_proj, w.wo, w.bo),
+            .gate = matrices_.projection(w, LoraSite::gate_proj, w.gate, w.gate_bias),
+            .up = matrices_.projection(w, LoraSite::up_proj, w.up, w.up_bias),
+            .down = matrices_.projection(w, LoraSite::down_proj, w.down, w.down_bias),
+            .head_norm = block.head_norm,
+            .q_gain = gain(w.q_gain),
+            .k_gain = gain(w.k_gain),
+            .q_length = floats(w.qk_scale),
+            .q_length_factor = static_cast<float>(block.length_factor),
+            .rotated = block.rotated && has_table};
+  }
+
+  void add_attention(const LayerWeights& w, const AttentionSpec& spec,
+                     kernels::DecoderLayer& layer) const {
+    if (spec.streaming.active())
+      layer.start_place = spec.streaming.start + spec.streaming.recent - 1;
+    layer.temperature = token_temperature(spec, w.temperature);
+    layer.groups = token_groups(spec.focus, w.focus);
+    layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
+  }
+
+  MergedMatrices matrices_;
+  const at::Tensor bias_table_;
+  const AttentionSpec bias_spec_;
+  DecodeBias bias_;
+  const at::Tensor ones_d_;  // gain of weightless norms
+  kernels::DecoderModel model_;
+  std::vector<Attention> attention_;  // of each layer
 };
 
 /// The head sizes and norms of all layers; one compiled model.
@@ -95,45 +191,18 @@ template <class T>
 class Compiled final : public FusedDecoder {
  public:
   Compiled(FusedDecoderKey key, const Transformer::Impl& of)
-      : FusedDecoder(std::move(key)),
-        bias_table_(of.bias_table),
-        bias_spec_(of.layers.front().spec),
-        bias_(decode_bias(bias_spec_, bias_table_)),
-        ones_d_(at::ones({of.config.head_dim})) {
-    const ModelConfig& config = of.config;
-    const BlockDescription& block = of.layers.front().block;
-    kernels::DecoderModel model{
-        .width = config.width,
-        .heads = config.heads,
-        .kv_heads = config.kv_heads,
-        .head_dim = config.head_dim,
-        .ffn_width = config.ffn_width,
-        .rotary = of.rope.cos_pf.defined() ? 2 * of.rope.cos_pf.size(1) : 0,
-        .activation = block.activation,
-        .join = block.join,
-        .eps = block.eps,
-        .layers = {},
-        .final_norm = row_norm(block, of.final_norm, config.block != BlockLayout::post),
-        .head = projection(of.head, {}),
-        .activations = of.compute.activations};
-    for (const LayerWeights& w : of.layers) {
-      const AttentionSpec spec = in_mask_terms(spec_in_force(w.spec, of.compute));
-      const TokenUse use = token_form(spec);
-      kernels::DecoderLayer layer = layer_of(w, model.rotary > 0);
-      if (use.form != TokenForm::operations) add_attention(w, spec, layer);
-      layer.caller_attends = use.form != TokenForm::decoder;
-      attention_.push_back(
-          std::make_unique<LayerAttention<T>>(std::ssize(attention_), spec, use, layer.rule));
-      model.layers.push_back(layer);
-    }
+      : FusedDecoder(std::move(key)), description_(of, /*merges=*/true) {
+    for (const Description::Attention& layer : description_.attention())
+      attention_.push_back(std::make_unique<LayerAttention<T>>(
+          std::ssize(attention_), layer.spec, layer.use,
+          description_.model().layers[attention_.size()].rule));
     note_ = operations_note();
-    decoder_ = kernels::cpu().make_decoder<T>(std::move(model));
+    decoder_ = backend_of(of.device)->make_decoder<T>(description_.model());
   }
 
   void step(const Transformer::Impl& model, const at::Tensor& x_b1c,
             std::span<DecodeState* const> states, const at::Tensor& z_bv) override {
-    // Values by distance are made from a table that may change.
-    if (bias_table_.defined()) bias_.bias_hn.copy_(decode_bias(bias_spec_, bias_table_).bias_hn);
+    description_.refresh();
     tokens_.clear();
     for (const DecodeState* state : states)
       for (const int64_t length : state->lengths())
@@ -178,57 +247,28 @@ class Compiled final : public FusedDecoder {
     return passes;
   }
 
-  /// A layer but its attention.
-  kernels::DecoderLayer layer_of(const LayerWeights& w, bool has_table) {
-    const BlockDescription& block = w.block;
-    const auto gain = [&](const at::Tensor& given) {
-      return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
-    };
-    const int64_t q = w.wq.size(0), k = w.wk.size(0);
-    return {.attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
-            .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
-            .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
-            .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
-            .q = matrices_.projection(w, LoraSite::q_proj, w.wq, w.bq, 0),
-            .k = matrices_.projection(w, LoraSite::k_proj, w.wk, w.bk, q),
-            .v = matrices_.projection(w, LoraSite::v_proj, w.wv, w.bv, q + k),
-            .o = matrices_.projection(w, LoraSite::o_proj, w.wo, w.bo),
-            .gate = matrices_.projection(w, LoraSite::gate_proj, w.gate, w.gate_bias),
-            .up = matrices_.projection(w, LoraSite::up_proj, w.up, w.up_bias),
-            .down = matrices_.projection(w, LoraSite::down_proj, w.down, w.down_bias),
-            .head_norm = block.head_norm,
-            .q_gain = gain(w.q_gain),
-            .k_gain = gain(w.k_gain),
-            .q_length = floats(w.qk_scale),
-            .q_length_factor = static_cast<float>(block.length_factor),
-            .rotated = block.rotated && has_table};
-  }
-
-  void add_attention(const LayerWeights& w, const AttentionSpec& spec,
-                     kernels::DecoderLayer& layer) const {
-    if (spec.streaming.active())
-      layer.start_place = spec.streaming.start + spec.streaming.recent - 1;
-    layer.temperature = token_temperature(spec, w.temperature);
-    layer.groups = token_groups(spec.focus, w.focus);
-    layer.rule = decode_rule(spec, bias_, w.stages.sink_logit_h);
-  }
-
-  MergedMatrices matrices_;
-  const at::Tensor bias_table_;
-  const AttentionSpec bias_spec_;
-  DecodeBias bias_;
-  const at::Tensor ones_d_;  // gain of weightless norms
+  Description description_;
   std::vector<kernels::TokenPosition> tokens_;
   std::vector<std::unique_ptr<LayerAttention<T>>> attention_;  // of each layer
   std::vector<kernels::DecoderLayerStep<T>> steps_;
   std::unique_ptr<kernels::Decoder<T>> decoder_;
 };
 
+// The CPU's decoder takes every model; those of other devices say what they lack.
+std::optional<std::string> why_no_decoder_there(const Transformer::Impl& model) {
+  const kernels::Backend* const backend = backend_of(model.device);
+  if (backend == nullptr) return "no kernels for this device";
+  if (model.config.lora.active()) return "adapters are not merged there";
+  return with_kernel_type(model.compute.dtype, "fused decoder", [&]<class T>(T) {
+    if (auto why = backend->why_no_decoder<T>()) return why;  // before anything is described
+    return backend->why_not_decode<T>(Description(model, /*merges=*/false).model());
+  });
+}
+
 }  // namespace
 
 std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
   if (!compute.fused_decoder || compute.attention_path == Path::reference) return "not wanted";
-  if (!device.is_cpu()) return "it runs on the CPU";
   if (compute.dtype != at::kFloat && compute.dtype != at::kBFloat16)
     return fmt::format("it does not compute in {}", at::toString(compute.dtype));
   for (const LayerWeights& w : layers) {
@@ -247,7 +287,7 @@ std::optional<std::string> Transformer::Impl::why_no_fused_decoder() const {
         .sizes = {.head_dim = config.head_dim, .value_dim = config.head_dim}};
     if (auto why = kernels::cpu().why_not(problem)) return why;
   }
-  return std::nullopt;
+  return device.is_cpu() ? std::nullopt : why_no_decoder_there(*this);
 }
 
 FusedDecoderKey Transformer::Impl::fused_decoder_key() const {
@@ -290,7 +330,7 @@ at::Tensor Transformer::Impl::decode_fused(const at::Tensor& tokens_bt,
     for (const int64_t length : state->lengths()) lengths.push_back(length);
   const at::Tensor x =
       embed(tokens_bt, next_positions(lengths, 1), std::ranges::max(lengths)).contiguous();
-  const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, at::kFloat);
+  const at::Tensor z = at::empty({tokens_bt.size(0), head.size(0)}, x.options().dtype(at::kFloat));
   fused->step(*this, x, states, z);
   return z;
 }

@@ -12,9 +12,10 @@
 namespace fovea {
 namespace {
 
-/// Float32 masters as they are: layer_norm takes them beside a narrower x. Wider only for float64.
+/// Float32 masters as layer_norm takes them: on the CPU beside a narrower x, elsewhere in its dtype.
 at::Tensor beside(const at::Tensor& master, const at::Tensor& x) {
-  return master.defined() && x.scalar_type() == at::kDouble ? master.to(at::kDouble) : master;
+  const bool as_x = x.scalar_type() == at::kDouble || !x.is_cpu();
+  return master.defined() && as_x ? master.to(x.scalar_type()) : master;
 }
 
 bool is_rms(NormKind kind) { return kind == NormKind::rms || kind == NormKind::rms_weightless; }

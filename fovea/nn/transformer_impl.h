@@ -133,6 +133,8 @@ struct Transformer::Impl {
   /// The streams that the cache of each layer keeps.
   std::vector<std::vector<StreamSpec>> cached_streams() const;
   /// Why the fused decoder does not take this model; nothing where it does.
+  /// Of the decoder's kernels.
+  std::string isa() const;
   std::optional<std::string> why_no_fused_decoder() const;
   FusedDecoderKey fused_decoder_key() const;
   /// Compiles the fused decoder unless it is there; or why it does not take these tokens.

@@ -149,7 +149,7 @@ void expect_cached_attention(at::ScalarType dtype) {
   for (const auto& [name, spec] : token_specs()) {
     AttentionInputs in = random_inputs(spec, 2, kText).to(dtype);
     in.tensors = random_inputs(spec, 2, kText).to(at::kFloat).tensors;
-    const DecodeBias bias = decode_bias(spec, in.tensors.bias_table);
+    const DecodeBias bias = decode_bias(spec, in.tensors.bias_table, at::kCPU);
     TokenStep attention = token_step(spec, bias, in);
     AttentionCache cache(cache_streams(spec, dtype), 2, kText), other = cache.fork();
     const auto expect_equal = [&](int64_t at) {
@@ -181,7 +181,7 @@ TEST(TokenStep, EqualsTheFloat64Reference) {
     const AttentionInputs in = random_inputs(spec, 2, kText), narrow = in.to(at::kFloat);
     const at::Tensor truth =
         attention(spec, in.q, in.k, in.v, in.tensors, {}, Path::reference).out_bhte;
-    const DecodeBias bias = decode_bias(spec, narrow.tensors.bias_table);
+    const DecodeBias bias = decode_bias(spec, narrow.tensors.bias_table, at::kCPU);
     TokenStep attention = token_step(spec, bias, narrow);
     AttentionCache cache(cache_streams(spec, at::kFloat), 2, kText);
     for (int64_t at = 0; at < kText; ++at)
@@ -200,7 +200,7 @@ TEST(TokenStep, HasTheBitsOfCachedAttention) {
 TEST(TokenStep, SequencesOfUnequalLengthsHaveTheBitsOfEachAlone) {
   for (const auto& [name, spec] : token_specs()) {
     const AttentionInputs in = random_inputs(spec, 1, 30).to(at::kFloat);
-    const DecodeBias bias = decode_bias(spec, in.tensors.bias_table);
+    const DecodeBias bias = decode_bias(spec, in.tensors.bias_table, at::kCPU);
     TokenStep attention = token_step(spec, bias, in);
     AttentionCache shorter(cache_streams(spec, at::kFloat), 1, 40), longer = shorter.fork();
     for (int64_t at = 0; at < 20; ++at) {

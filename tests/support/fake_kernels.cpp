@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/fake_kernels.h"
 
+#include <deque>
+#include <memory>
+#include <vector>
+
 #include "tests/support/cuda/emulated_machine.h"
 #include "tests/support/fake_device.h"
 
@@ -36,6 +40,55 @@ Problem reachable(Problem p) {
   return p;
 }
 
+void reach(RowNorm& norm) { reach(norm.weight), reach(norm.bias); }
+void reach(Projection& p) { reach(p.w.data), reach(p.bias); }
+
+DecoderModel reachable(DecoderModel m) {
+  for (DecoderLayer& l : m.layers) {
+    for (RowNorm* norm : {&l.attention_in, &l.attention_out, &l.ffn_in, &l.ffn_out}) reach(*norm);
+    for (Projection* p : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) reach(*p);
+    for (const float** x : {&l.q_gain, &l.k_gain, &l.q_length, &l.temperature.weight,
+                            &l.temperature.bias})
+      reach(*x);
+    reach(l.rule);
+  }
+  reach(m.final_norm), reach(m.head);
+  return m;
+}
+
+/// The decoder of CUDA kernels, whose steps point into memory of the fake device.
+class ReachingDecoder final : public Decoder<BFloat16> {
+ public:
+  explicit ReachingDecoder(DecoderModel model)
+      : made_(emulated_backend().make_decoder<BFloat16>(reachable(std::move(model)))) {}
+
+  void run(const DecoderStep<BFloat16>& given) override {
+    std::vector<TokenPosition> tokens(given.tokens.begin(), given.tokens.end());
+    for (TokenPosition& t : tokens) reach(t.cos), reach(t.sin);
+    std::deque<std::vector<SharedRun<BFloat16>>> runs;
+    std::deque<std::vector<SequenceCache<BFloat16>>> caches;
+    std::deque<std::vector<SequenceStep>> sequences;
+    std::vector<DecoderLayerStep<BFloat16>> layers(given.layers.begin(), given.layers.end());
+    for (DecoderLayerStep<BFloat16>& layer : layers) {
+      for (SequenceCache<BFloat16>& c : caches.emplace_back(layer.caches.begin(), layer.caches.end())) {
+        reach(c.keys), reach(c.values);
+        for (SharedRun<BFloat16>& run : runs.emplace_back(c.shared.begin(), c.shared.end()))
+          reach(run.keys), reach(run.values);
+        c.shared = runs.back();
+      }
+      for (SequenceStep& s : sequences.emplace_back(layer.sequences.begin(), layer.sequences.end()))
+        reach(s.temperature_sum);
+      layer.caches = caches.back(), layer.sequences = sequences.back();
+    }
+    DecoderStep<BFloat16> step{.tokens = tokens, .layers = layers, .x = given.x, .logits = given.logits};
+    reach(step.x), reach(step.logits);
+    made_->run(step);
+  }
+
+ private:
+  const std::unique_ptr<Decoder<BFloat16>> made_;
+};
+
 Kernels reaching_kernels() {
   Kernels all;
   const auto add = [&all]<class Problem>(Kernel<Problem>& kernel) {
@@ -47,6 +100,11 @@ Kernels reaching_kernels() {
   add(static_cast<Kernel<AttentionBackward<BFloat16>>&>(all));
   add(static_cast<Kernel<FocusForward<BFloat16>>&>(all));
   add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all));
+  static_cast<Decoders<BFloat16>&>(all) = {
+      .make = [](DecoderModel m) -> std::unique_ptr<Decoder<BFloat16>> {
+        return std::make_unique<ReachingDecoder>(std::move(m));
+      },
+      .why_not = [](const DecoderModel& m) { return emulated_backend().why_not_decode<BFloat16>(m); }};
   return all;
 }
 

@@ -68,11 +68,10 @@ TokenUse token_form(const AttentionSpec& given) {
   return {use.form};
 }
 
-DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table) {
+DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table, at::Device device) {
   DecodeBias bias;
   if (spec.bias.kind == BiasSpec::Kind::alibi) {
-    const std::vector<double> slopes = alibi_slopes(spec.heads);
-    bias.alibi.assign(slopes.begin(), slopes.end());
+    bias.alibi_h = at::tensor(alibi_slopes(spec.heads), at::kFloat).to(device);
   }
   if (spec.bias.kind == BiasSpec::Kind::t5) bias.bias_hn = bias_by_distance(spec, bias_table);
   return bias;
@@ -82,7 +81,7 @@ kernels::ScoreParameters decode_rule(const AttentionSpec& spec, const DecodeBias
                                      const at::Tensor& sink_logit_h) {
   kernels::ScoreParameters rule{.scale = static_cast<float>(spec.logit_scale()),
                                 .soft_cap = static_cast<float>(spec.soft_cap)};
-  if (!bias.alibi.empty()) rule.alibi = bias.alibi.data();
+  if (bias.alibi_h.defined()) rule.alibi = bias.alibi_h.const_data_ptr<float>();
   if (bias.bias_hn.defined() && bias.bias_hn.numel() > 0) {
     rule.distance_bias = bias.bias_hn.const_data_ptr<float>();
     rule.bias_count = bias.bias_hn.size(1);

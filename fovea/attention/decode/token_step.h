@@ -32,10 +32,11 @@ TokenUse token_form(const AttentionSpec& spec);
 
 /// The position bias of `spec` in the kernels' form, shared by all layers with that bias.
 struct DecodeBias {
-  std::vector<float> alibi;
+  at::Tensor alibi_h;  ///< slopes
   at::Tensor bias_hn;  ///< by distance
 };
-DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table);
+/// On `device`, where the table is.
+DecodeBias decode_bias(const AttentionSpec& spec, const at::Tensor& bias_table, at::Device device);
 
 /// The layer's rule in the kernels' form, without a learned temperature. It points into `bias` and
 /// `sink_logit_h` (float32, contiguous, or undefined).

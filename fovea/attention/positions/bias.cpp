@@ -84,12 +84,12 @@ at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tens
 }
 
 at::Tensor bias_by_distance(const AttentionSpec& spec, const at::Tensor& table) {
-  return table.to(at::kFloat).index_select(0, buckets_by_distance(spec)).t().contiguous();
+  return table.to(at::kFloat).index_select(0, buckets_by_distance(spec).to(table.device())).t().contiguous();
 }
 
 at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn) {
   return at::zeros({spec.bias.buckets, dbias_hn.size(0)}, dbias_hn.options())
-      .index_add(0, buckets_by_distance(spec), dbias_hn.t());
+      .index_add(0, buckets_by_distance(spec).to(dbias_hn.device()), dbias_hn.t());
 }
 
 namespace {

@@ -6,6 +6,7 @@
 
 #include "fovea/kernels/cuda/attention/attention.h"
 #include "fovea/kernels/cuda/attention/focus.h"
+#include "fovea/kernels/cuda/decode/decoder.h"
 #include "fovea/kernels/cuda/machine.h"
 #include "fovea/kernels/device_services.h"
 
@@ -23,6 +24,7 @@ Kernels all_kernels() {
   add(static_cast<Kernel<AttentionBackward<BFloat16>>&>(all));
   add(static_cast<Kernel<FocusForward<BFloat16>>&>(all));
   add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all));
+  static_cast<Decoders<BFloat16>&>(all) = {make_decoder, why_not_decoder};
   return all;
 }
 

@@ -254,7 +254,7 @@ inline void load_matrix_transposed(uint32_t (&r)[4], uint32_t at) {
   emulation::fill_matrix(true, r, at);
 }
 
-void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   using namespace emulation;
   Fiber& me = self();
   for (int x = 0; x < 4; ++x) me.in[x] = a[x];
@@ -283,10 +283,10 @@ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   meet_warp([](Fiber*) {});
 }
 
-uint32_t pack(float low, float high) {
+inline uint32_t pack(float low, float high) {
   return emulation::float_to_bf16(low) | uint32_t(emulation::float_to_bf16(high)) << 16;
 }
-float2 unpack(uint32_t v) { return {emulation::half_of(v, 0), emulation::half_of(v, 1)}; }
+inline float2 unpack(uint32_t v) { return {emulation::half_of(v, 0), emulation::half_of(v, 1)}; }
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }

@@ -17,6 +17,7 @@ inline int add_and_get_old(int* at, int v) {
   return old;
 }
 inline void fence_device() {}
+inline float load_other(const float* at) { return *at; }
 inline uint16_t bits_of(float x) { return emulation::float_to_bf16(x); }
 inline float exact_erf(float x) { return std::erf(x); }
 inline float exact_sqrt(float x) { return std::sqrt(x); }
@@ -34,6 +35,8 @@ FOVEA_DEVICE void wait_for_previous() {
 }
 FOVEA_DEVICE int add_and_get_old(int* at, int v) { return atomicAdd(at, v); }
 FOVEA_DEVICE void fence_device() { __threadfence(); }
+/// A number that another block has written, past the first-level cache.
+FOVEA_DEVICE float load_other(const float* at) { return __ldcg(at); }
 FOVEA_DEVICE uint16_t bits_of(float x) { return static_cast<uint16_t>(pack(x, 0.0f)); }
 FOVEA_DEVICE float exact_erf(float x) { return erff(x); }
 FOVEA_DEVICE float exact_sqrt(float x) { return __fsqrt_rn(x); }

@@ -112,7 +112,7 @@ product_kernel(const __grid_constant__ ProductParameters p) {
 
   const uint32_t scratch = shared_base(), parts = scratch + 64, rows = parts + Shape::kSums;
   const int row_bytes = 2 * p.inputs + 16;
-  const int here = min_of(p.rows - first_row, Shape::kRows);
+  const int left = p.rows - first_row, here = left < Shape::kRows ? left : Shape::kRows;
   if constexpr (kFused) {
     for (int r = 0; r < here; ++r)
       stream_row(p.stream, first_row + r, rows + r * row_bytes, scratch, blockIdx.x == 0);
@@ -130,6 +130,7 @@ product_kernel(const __grid_constant__ ProductParameters p) {
   for (int n = 0; n * kDecodeWarps < steps; n += kAhead) {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
+      if (warp + (n + a) * kDecodeWarps >= steps) continue;
       const int input = input_of(n + a), next = input_of(n + a + kAhead);
 #pragma unroll
       for (int c = 0; c < kTiles; ++c) {

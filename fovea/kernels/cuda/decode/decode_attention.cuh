@@ -1,0 +1,352 @@
+// Attention of one token of each sequence over its cache (spec 4, 10; the rows of SequenceNumbers),
+// with the token's queries and keys normed and rotated (6, 7.3) and its key and value written.
+//
+// A block is up to four query heads of a key head, one sequence and one part of the keys. A warp
+// reads kKeys keys at a time, kLanes lanes each, 16 bytes a lane, and keeps softmax and sum of
+// values of its lanes' keys. The block that ends last adds the parts of all blocks.
+//
+// SPDX-FileCopyrightText: The Fovea authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "fovea/kernels/cuda/decode/primitives.cuh"
+#include "fovea/kernels/cuda/decode/problem.h"
+
+namespace fovea::kernels::cuda {
+
+constexpr int kDecodeHeads = 4;  ///< of a block, at most; a warp norms and rotates each
+constexpr int kAttentionWarps = 4, kAttentionThreads = 32 * kAttentionWarps;
+/// Keys of a lane whose loads are in flight together.
+constexpr int kKeysAhead = 4;
+
+/// A head of a token: norm and rotation, its numbers one by one. All lanes of a warp call it.
+class PlacedHead {
+ public:
+  FOVEA_DEVICE PlacedHead(const DecodeAttentionParameters& p, const TokenNumbers& token,
+                          const uint16_t* head, const float* gain, float length)
+      : p_(p), token_(token), head_(head), gain_(gain) {
+    if (p.head_norm == HeadNorm::none) return;
+    float sum = 0.0f, squares = 0.0f;
+    const int lane = threadIdx.x % 32, d = p.head_dim;
+    if (p.head_norm == HeadNorm::layer) {
+      for (int i = lane; i < d; i += 32) sum += number(head[i]);
+      mean_ = warp_sum(sum) / d;
+    }
+    for (int i = lane; i < d; i += 32) {
+      const float x = number(head[i]) - mean_;
+      squares += x * x;
+    }
+    squares = warp_sum(squares);
+    scale_ = p.head_norm == HeadNorm::length
+                 ? length / exact_sqrt(max_of(squares, 1e-24f))
+                 : 1.0f / exact_sqrt(squares / d + p.eps);
+  }
+
+  /// Number i, rounded.
+  FOVEA_DEVICE float at(int i) const {
+    const int half = p_.rotary / 2;
+    if (i >= 2 * half) return rounded(normed(i));
+    const bool low = i < half;
+    const int n = low ? i : i - half;
+    const float a = normed(n), b = normed(half + n);
+    const float cos = token_.cos[token_.position * half + n],
+                sin = token_.sin[token_.position * half + n];
+    return rounded(low ? a * cos - b * sin : a * sin + b * cos);
+  }
+
+ private:
+  FOVEA_DEVICE float normed(int i) const {
+    const float x = number(head_[i]);
+    switch (p_.head_norm) {
+      case HeadNorm::rms:  // one operation with the rotation
+        return x * scale_ * gain_[i];
+      case HeadNorm::layer:
+        return rounded(gain_ != nullptr ? (x - mean_) * scale_ * gain_[i] : (x - mean_) * scale_);
+      case HeadNorm::length:
+        return rounded(x * scale_);
+      default:
+        return x;
+    }
+  }
+
+  const DecodeAttentionParameters& p_;
+  const TokenNumbers& token_;
+  const uint16_t* const head_;
+  const float* const gain_;
+  float mean_ = 0.0f, scale_ = 1.0f;
+};
+
+/// Running softmax and sum of values of a lane: 8 numbers of a head.
+struct LaneSum {
+  float top = -1e30f, weights = 0.0f, values[8] = {};
+
+  FOVEA_DEVICE void rescale(float new_top) {
+    const float factor = exp_fast(top - new_top);
+    weights *= factor;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) values[e] *= factor;
+    top = new_top;
+  }
+  FOVEA_DEVICE void add(float score, const float (&v)[8]) {
+    if (score > top) rescale(score);
+    const float w = exp_fast(score - top);
+    weights += w;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) values[e] += w * v[e];
+  }
+};
+
+FOVEA_DEVICE void unpack_8(const uint4& bits, float (&x)[8]) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const float2 two = unpack(words[n]);
+    x[2 * n] = two.x, x[2 * n + 1] = two.y;
+  }
+}
+
+/// Where a key of a sequence stands.
+struct KeyPlace {
+  const uint16_t *key, *value;
+  int distance;  ///< of the token from it, in positions
+};
+FOVEA_DEVICE KeyPlace place_of(const StepNumbers& step, const SequenceNumbers& s, int64_t position,
+                               int j, bool far, int head) {
+  const int distance = static_cast<int>(position) - (j + (far ? s.far_shift : s.near_shift));
+  for (int n = 0; n < s.runs; ++n) {
+    const RunNumbers& run = step.runs[s.first_run + n];
+    if (j < run.end)
+      return {run.keys + static_cast<int64_t>(j) * run.key_row + static_cast<int64_t>(head) * run.key_head,
+              run.values + static_cast<int64_t>(j) * run.value_row +
+                  static_cast<int64_t>(head) * run.value_head,
+              distance};
+  }
+  return {s.keys + static_cast<int64_t>(j) * s.key_row + static_cast<int64_t>(head) * s.key_head,
+          s.values + static_cast<int64_t>(j) * s.value_row +
+              static_cast<int64_t>(head) * s.value_head,
+          distance};
+}
+
+FOVEA_DEVICE float score_of(const ScoreParameters& rule, float product, float scale, int head,
+                            int distance) {
+  float s = product * scale;
+  if (rule.soft_cap > 0.0f) s = rule.soft_cap * tanh_exact(s / rule.soft_cap);
+  if (rule.alibi != nullptr) s -= rule.alibi[head] * distance;
+  if (rule.distance_bias != nullptr) {
+    int64_t n = distance - rule.bias_first;
+    n = n < 0 ? 0 : n >= rule.bias_count ? rule.bias_count - 1 : n;
+    s += rule.distance_bias[head * rule.bias_count + n];
+  }
+  return s;
+}
+
+template <int kLanes>
+struct DecodeAttentionShape {
+  static constexpr int kWidth = 8 * kLanes;         ///< head size, at most
+  static constexpr int kHeads = kDecodeHeads * kWidth * 4;  ///< queries in float32
+  static constexpr int kToken = 2 * kWidth * 4;             ///< the token's key and value
+  static constexpr int kParts = kAttentionWarps * kDecodeHeads * (kWidth + 2) * 4;
+  static constexpr int kShared = kHeads + kToken + kParts + 64;
+};
+
+/// kReps: heads of a block that are computed, 1 or kDecodeHeads.
+template <int kLanes, int kReps>
+FOVEA_KERNEL(kAttentionThreads, 1)
+decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
+  using Shape = DecodeAttentionShape<kLanes>;
+  constexpr int kKeys = 32 / kLanes;
+  start_dependents();
+  wait_for_previous();
+  const StepNumbers& step = *p.step;
+  const int d = p.head_dim, group = p.heads / p.kv_heads;
+  const int chunks = (group + kReps - 1) / kReps;
+  const int split = blockIdx.x, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
+  const int r = blockIdx.z;
+  const int first_head = kv_head * group + chunk * kReps;
+  const int heads = kReps < group - chunk * kReps ? kReps : group - chunk * kReps;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const SequenceNumbers& s = step.sequences[static_cast<int64_t>(p.layer) * p.rows + r];
+  const TokenNumbers& token = step.tokens[r];
+  const uint32_t queries = shared_base(), token_key = queries + Shape::kHeads,
+                 token_value = token_key + Shape::kWidth * 4, parts = queries + Shape::kHeads + Shape::kToken,
+                 last = parts + Shape::kParts;
+
+  const uint16_t* const qkv =
+      p.qkv + static_cast<int64_t>(r) * (p.heads + 2 * p.kv_heads) * p.head_dim;
+  if (warp < heads) {
+    const float length = p.q_length != nullptr ? p.q_length[0] * p.q_length_factor : 1.0f;
+    const PlacedHead q(p, token, qkv + (first_head + warp) * d, p.q_gain, length);
+    for (int i = lane; i < Shape::kWidth; i += 32)
+      store_shared_float(queries + (warp * Shape::kWidth + i) * 4, i < d ? q.at(i) : 0.0f);
+  }
+  if (split == 0 && warp == kAttentionWarps - 1) {
+    const uint16_t* const key = qkv + (p.heads + kv_head) * d;
+    const uint16_t* const value = key + p.kv_heads * d;
+    const PlacedHead k(p, token, key, p.k_gain, 1.0f);
+    const KeyPlace at = place_of(step, s, token.position, s.written, false, kv_head);
+    for (int i = lane; i < Shape::kWidth; i += 32) {
+      const float x = i < d ? k.at(i) : 0.0f, v = i < d ? number(value[i]) : 0.0f;
+      store_shared_float(token_key + i * 4, x);
+      store_shared_float(token_value + i * 4, v);
+      if (i >= d || chunk > 0) continue;
+      const_cast<uint16_t*>(at.key)[i] = bits_of(x);
+      const_cast<uint16_t*>(at.value)[i] = value[i];
+    }
+  }
+  sync_block();
+
+  const int of_lane = lane % kLanes * 8;  // the lane's numbers of a head
+  float q[kReps][8];
+#pragma unroll
+  for (int h = 0; h < kReps; ++h)
+#pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+      const float2 two =
+          load_shared_float2(queries + ((h < heads ? h : 0) * Shape::kWidth + of_lane + e) * 4);
+      q[h][e] = two.x, q[h][e + 1] = two.y;
+    }
+  const float scale = p.rule.tau != nullptr ? 1.0f / p.rule.tau[r] : p.rule.scale;
+  LaneSum sums[kReps];
+  // One key; lanes that have none add nothing.
+  const auto add_key = [&](const float (&k)[8], const float (&v)[8], int distance, bool seen) {
+#pragma unroll
+    for (int h = 0; h < kReps; ++h) {
+      float product = 0.0f;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) product += q[h][e] * k[e];
+      product = warp_sum<kLanes>(product);
+      if (seen && h < heads)
+        sums[h].add(score_of(p.rule, product, scale, first_head + h, distance), v);
+    }
+  };
+
+  // Keys 0 ... far, then near ones; the token's own key is left out here.
+  const int far = s.far_end - s.far_begin, all = far + s.near_end - s.near_begin;
+  const int length = (all + p.splits - 1) / p.splits;
+  const int begin = split * length, end = begin + length < all ? begin + length : all;
+  for (int n0 = begin + warp * kKeys * kKeysAhead; n0 < end;
+       n0 += kAttentionWarps * kKeys * kKeysAhead) {
+    uint4 k[kKeysAhead], v[kKeysAhead];
+    int distance[kKeysAhead];
+    bool seen[kKeysAhead];
+#pragma unroll
+    for (int a = 0; a < kKeysAhead; ++a) {
+      const int n = n0 + a * kKeys + lane / kLanes;
+      const bool is_far = n < far;
+      const int j = is_far ? s.far_begin + n : s.near_begin + n - far;
+      seen[a] = n < end && j != s.written;
+      k[a] = v[a] = uint4{};
+      distance[a] = 0;
+      if (!seen[a]) continue;
+      const KeyPlace at = place_of(step, s, token.position, j, is_far, kv_head);
+      distance[a] = at.distance;
+      if (of_lane >= d) continue;
+      k[a] = *reinterpret_cast<const uint4*>(at.key + of_lane);
+      v[a] = *reinterpret_cast<const uint4*>(at.value + of_lane);
+    }
+#pragma unroll
+    for (int a = 0; a < kKeysAhead; ++a) {
+      float key[8], value[8];
+      unpack_8(k[a], key), unpack_8(v[a], value);
+      add_key(key, value, distance[a], seen[a]);
+    }
+  }
+  if (split == 0 && warp == 0) {
+    float key[8], value[8];
+#pragma unroll
+    for (int e = 0; e < 8; e += 2) {
+      const float2 k = load_shared_float2(token_key + (of_lane + e) * 4),
+                   v = load_shared_float2(token_value + (of_lane + e) * 4);
+      key[e] = k.x, key[e + 1] = k.y, value[e] = v.x, value[e + 1] = v.y;
+    }
+    const bool seen = s.near_begin <= s.written && s.written < s.near_end;
+    add_key(key, value, static_cast<int>(token.position) - (s.written + s.near_shift),
+            seen && lane < kLanes);
+  }
+
+  // Lanes of one warp with the same numbers, then warps, then blocks.
+  const auto part_at = [&](int w, int h, int i) {
+    return parts + ((w * kDecodeHeads + h) * (Shape::kWidth + 2) + i) * 4;
+  };
+#pragma unroll
+  for (int h = 0; h < kReps; ++h) {
+    const float top = warp_max(sums[h].top);
+    sums[h].rescale(top);
+#pragma unroll
+    for (int mask = kLanes; mask < 32; mask *= 2) {
+      sums[h].weights += shuffle_xor(sums[h].weights, mask);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) sums[h].values[e] += shuffle_xor(sums[h].values[e], mask);
+    }
+    if (lane < kLanes)
+#pragma unroll
+      for (int e = 0; e < 8; ++e) store_shared_float(part_at(warp, h, of_lane + e), sums[h].values[e]);
+    if (lane == 0) {
+      store_shared_float(part_at(warp, h, Shape::kWidth), top);
+      store_shared_float(part_at(warp, h, Shape::kWidth + 1), sums[h].weights);
+    }
+  }
+  sync_block();
+  if (warp < heads) {
+    const int h = warp, head = first_head + h;
+    float top = -1e30f, weights = 0.0f;
+    for (int w = 0; w < kAttentionWarps; ++w)
+      top = max_of(top, load_shared_number(part_at(w, h, Shape::kWidth)));
+    float factor[kAttentionWarps];
+    for (int w = 0; w < kAttentionWarps; ++w) {
+      factor[w] = exp_fast(load_shared_number(part_at(w, h, Shape::kWidth)) - top);
+      weights += factor[w] * load_shared_number(part_at(w, h, Shape::kWidth + 1));
+    }
+    float* const part =
+        p.parts + ((static_cast<int64_t>(r) * p.heads + head) * p.splits + split) * (d + 2);
+    const bool alone = p.splits == 1;
+    if (alone && p.rule.sink_logit != nullptr) {
+      const float sink = p.rule.sink_logit[head], higher = max_of(top, sink), by = exp_fast(top - higher);
+      weights = weights * by + exp_fast(sink - higher);
+      for (int w = 0; w < kAttentionWarps; ++w) factor[w] *= by;
+    }
+    for (int i = lane; i < d; i += 32) {
+      float x = 0.0f;
+      for (int w = 0; w < kAttentionWarps; ++w) x += factor[w] * load_shared_number(part_at(w, h, i));
+      if (alone)
+        p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
+            bits_of(weights > 0.0f ? x / weights : 0.0f);
+      else
+        part[i] = x;
+    }
+    if (!alone && lane == 0) part[d] = top, part[d + 1] = weights;
+  }
+  if (p.splits == 1) return;
+
+  fence_device();
+  sync_block();
+  int* const arrived = p.arrived + (static_cast<int64_t>(r) * p.kv_heads + kv_head) * chunks + chunk;
+  if (threadIdx.x == 0) {
+    const bool is_last = add_and_get_old(arrived, 1) == p.splits - 1;
+    store_shared(last, is_last ? 1u : 0u);
+    if (is_last) *arrived = 0;  // for the next launch
+  }
+  sync_block();
+  if (load_shared(last) == 0) return;
+  fence_device();
+  if (warp >= heads) return;
+  const int head = first_head + warp;
+  const float* const from = p.parts + (static_cast<int64_t>(r) * p.heads + head) * p.splits * (d + 2);
+  const auto part = [&](int n) { return from + static_cast<int64_t>(n) * (d + 2); };
+  float top = -1e30f, weights = 0.0f;
+  for (int n = lane; n < p.splits; n += 32) top = max_of(top, load_other(part(n) + d));
+  top = warp_max(top);
+  if (p.rule.sink_logit != nullptr) top = max_of(top, p.rule.sink_logit[head]);
+  for (int n = lane; n < p.splits; n += 32)
+    weights += exp_fast(load_other(part(n) + d) - top) * load_other(part(n) + d + 1);
+  weights = warp_sum(weights);
+  if (p.rule.sink_logit != nullptr) weights += exp_fast(p.rule.sink_logit[head] - top);
+  for (int i = lane; i < d; i += 32) {
+    float x = 0.0f;
+    for (int n = 0; n < p.splits; ++n) x += exp_fast(load_other(part(n) + d) - top) * load_other(part(n) + i);
+    p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
+        bits_of(weights > 0.0f ? x / weights : 0.0f);
+  }
+}
+
+}  // namespace fovea::kernels::cuda
