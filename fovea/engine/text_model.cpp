@@ -120,12 +120,12 @@ at::Tensor TextModel::step(std::span<const int64_t> tokens,
                            std::span<DecodeState* const> states) const {
   const at::Tensor ids =
       at::tensor(at::IntArrayRef(tokens.data(), tokens.size()), at::kLong).unsqueeze(1);
-  if (together_) return transformer().decode_together(ids, states);
+  if (together_) return transformer().decode_together(ids, states).cpu();
   std::vector<at::Tensor> logits;
   for (size_t n = 0; n < states.size(); ++n)
     logits.push_back(transformer().decode(
         ids.narrow(0, static_cast<int64_t>(n), 1).to(transformer().device()), *states[n]));
-  return at::cat(logits, 0);
+  return at::cat(logits, 0).cpu();
 }
 
 void share_numbers(Transformer& model, const Transformer& base) {

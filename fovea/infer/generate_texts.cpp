@@ -126,7 +126,7 @@ class Batch {
     }
     if (states.empty() || is_set(interrupt_)) return;
     const at::Tensor logits =
-        model_.decode_together(at::tensor(last, at::kLong).unsqueeze(1), states);
+        model_.decode_together(at::tensor(last, at::kLong).unsqueeze(1), states).cpu();
     int64_t b = 0;
     keep_those([&](Text& text) { return text.reading() || text.take(logits[b++]); });
   }

@@ -171,8 +171,14 @@ int32_t Sampler::draw_of_all(const at::Tensor& logits, double uniform) {
 
   at::from_blob(weights, {static_cast<int64_t>(count)}, at::kFloat)
       .sub_(top)
-      .mul_(1.0 / options_.temperature)
+      .mul_(std::min(1.0 / options_.temperature, 1e30))
       .exp_();
+  return static_cast<int32_t>(draw_by_weights(likeliest, uniform));
+}
+
+size_t Sampler::draw_by_weights(size_t likeliest, double uniform) const {
+  const size_t count = weights_.size();
+  const float* const weights = weights_.data();
   // Blocks whose sums are known make the draw a walk over blocks, then over one of them.
   constexpr size_t kBlock = 512;
   std::vector<double> sums;
@@ -180,8 +186,7 @@ int32_t Sampler::draw_of_all(const at::Tensor& logits, double uniform) {
     const size_t end = std::min(begin + kBlock, count);
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-    for (size_t i = begin; i < end; ++i)
-      sum += weights[i];
+    for (size_t i = begin; i < end; ++i) sum += weights[i];
     sums.push_back(sum);
   }
   double remaining = uniform * std::accumulate(sums.begin(), sums.end(), 0.0);
@@ -189,18 +194,37 @@ int32_t Sampler::draw_of_all(const at::Tensor& logits, double uniform) {
   while (block + 1 < sums.size() && remaining >= sums[block]) remaining -= sums[block++];
   size_t chosen = likeliest;
   for (size_t i = block * kBlock; i < std::min((block + 1) * kBlock, count); ++i) {
-    if (weights_[i] > 0) chosen = i;
-    remaining -= weights_[i];
+    if (weights[i] > 0) chosen = i;
+    remaining -= weights[i];
     if (remaining < 0) break;
   }
-  return static_cast<int32_t>(chosen);
+  return chosen;
+}
+
+int32_t Sampler::draw_there(const at::Tensor& logits, double uniform) {
+  at::Tensor answer;  // the token, and a number that is none where a logit is none
+  if (options_.temperature == 0) {
+    const auto [top, token] = logits.to(at::kDouble).max(0);
+    answer = at::stack({token.to(at::kDouble), top});
+  } else {
+    const at::Tensor sums = at::cumsum(at::softmax(logits.to(at::kDouble) / options_.temperature, 0), 0);
+    const at::Tensor total = sums.select(0, sums.size(0) - 1);
+    answer = at::stack({(sums <= total * uniform).sum().to(at::kDouble), total});
+  }
+  answer = answer.cpu();
+  const double* const numbers = answer.const_data_ptr<double>();
+  if (!std::isfinite(numbers[1])) return draw_of_all(logits, uniform);  // which says what is wrong
+  return static_cast<int32_t>(std::min(numbers[0], static_cast<double>(seen_.size() - 1)));
 }
 
 int32_t Sampler::next(const at::Tensor& logits) {
   const double uniform = rng_.uniform();
   const bool all = options_.temperature == 0 ||
                    (options_.top_k == 0 && options_.top_p >= 1 && options_.min_p == 0);
-  const int32_t chosen = all ? draw_of_all(logits, uniform) : draw(distribution(logits), uniform);
+  const bool there = !logits.is_cpu() && !has_penalties();
+  const int32_t chosen = !all    ? draw(distribution(logits), uniform)
+                         : there ? draw_there(logits, uniform)
+                                 : draw_of_all(logits, uniform);
   seen_[static_cast<size_t>(chosen)] = 1;
   ++generated_[static_cast<size_t>(chosen)];
   return chosen;

@@ -59,6 +59,9 @@ class Sampler {
   static int32_t draw(std::span<const TokenProbability> tokens, double remaining);
   /// A draw from all tokens, or the likeliest when greedy: as from distribution(), by float32.
   int32_t draw_of_all(const at::Tensor& logits_v, double uniform);
+  size_t draw_by_weights(size_t likeliest, double uniform) const;
+  /// The same by operations of the logits' device, without penalties: the logits stay there.
+  int32_t draw_there(const at::Tensor& logits_v, double uniform);
 
   SamplingOptions options_;
   Rng rng_;

@@ -19,12 +19,31 @@ constexpr int kAttentionWarps = 4, kAttentionThreads = 32 * kAttentionWarps;
 /// Keys of a lane whose loads are in flight together.
 constexpr int kKeysAhead = 4;
 
-/// A head of a token: norm and rotation, its numbers one by one. All lanes of a warp call it.
+/// cos and sin of the numbers lane, lane + 32, ... of a head.
+template <int kWidth>
+struct LaneRotation {
+  static constexpr int kNumbers = kWidth / 32;
+  float cos[kNumbers], sin[kNumbers];
+
+  FOVEA_DEVICE LaneRotation(const DecodeAttentionParameters& p, const TokenNumbers& token) {
+    const int half = p.rotary / 2;
+#pragma unroll
+    for (int n = 0; n < kNumbers; ++n) {
+      const int i = threadIdx.x % 32 + 32 * n, at = i < half ? i : i - half;
+      const bool rotated = i < 2 * half;
+      cos[n] = rotated ? token.cos[token.position * half + at] : 1.0f;
+      sin[n] = rotated ? token.sin[token.position * half + at] : 0.0f;
+    }
+  }
+};
+
+/// A head of a token, normed and rotated: its numbers one by one. All lanes of a warp call it.
+template <int kWidth>
 class PlacedHead {
  public:
-  FOVEA_DEVICE PlacedHead(const DecodeAttentionParameters& p, const TokenNumbers& token,
+  FOVEA_DEVICE PlacedHead(const DecodeAttentionParameters& p, const LaneRotation<kWidth>& rotation,
                           const uint16_t* head, const float* gain, float length)
-      : p_(p), token_(token), head_(head), gain_(gain) {
+      : p_(p), rotation_(rotation), head_(head), gain_(gain) {
     if (p.head_norm == HeadNorm::none) return;
     float sum = 0.0f, squares = 0.0f;
     const int lane = threadIdx.x % 32, d = p.head_dim;
@@ -37,21 +56,19 @@ class PlacedHead {
       squares += x * x;
     }
     squares = warp_sum(squares);
-    scale_ = p.head_norm == HeadNorm::length
-                 ? length / exact_sqrt(max_of(squares, 1e-24f))
-                 : 1.0f / exact_sqrt(squares / d + p.eps);
+    scale_ = p.head_norm == HeadNorm::length ? length / exact_sqrt(max_of(squares, 1e-24f))
+                                             : 1.0f / exact_sqrt(squares / d + p.eps);
   }
 
-  /// Number i, rounded.
-  FOVEA_DEVICE float at(int i) const {
-    const int half = p_.rotary / 2;
+  /// Number lane + 32 n, rounded; 0 beyond the head.
+  FOVEA_DEVICE float at(int n) const {
+    const int half = p_.rotary / 2, i = threadIdx.x % 32 + 32 * n;
+    if (i >= p_.head_dim) return 0.0f;
     if (i >= 2 * half) return rounded(normed(i));
     const bool low = i < half;
-    const int n = low ? i : i - half;
-    const float a = normed(n), b = normed(half + n);
-    const float cos = token_.cos[token_.position * half + n],
-                sin = token_.sin[token_.position * half + n];
-    return rounded(low ? a * cos - b * sin : a * sin + b * cos);
+    const float a = normed(low ? i : i - half), b = normed(low ? half + i : i);
+    return rounded(low ? a * rotation_.cos[n] - b * rotation_.sin[n]
+                       : a * rotation_.sin[n] + b * rotation_.cos[n]);
   }
 
  private:
@@ -70,7 +87,7 @@ class PlacedHead {
   }
 
   const DecodeAttentionParameters& p_;
-  const TokenNumbers& token_;
+  const LaneRotation<kWidth>& rotation_;
   const uint16_t* const head_;
   const float* const gain_;
   float mean_ = 0.0f, scale_ = 1.0f;
@@ -110,11 +127,11 @@ struct KeyPlace {
   const uint16_t *key, *value;
   int distance;  ///< of the token from it, in positions
 };
-FOVEA_DEVICE KeyPlace place_of(const StepNumbers& step, const SequenceNumbers& s, int64_t position,
+FOVEA_DEVICE KeyPlace place_of(const RunNumbers* runs, const SequenceNumbers& s, int64_t position,
                                int j, bool far, int head) {
   const int distance = static_cast<int>(position) - (j + (far ? s.far_shift : s.near_shift));
   for (int n = 0; n < s.runs; ++n) {
-    const RunNumbers& run = step.runs[s.first_run + n];
+    const RunNumbers& run = runs[s.first_run + n];
     if (j < run.end)
       return {run.keys + static_cast<int64_t>(j) * run.key_row + static_cast<int64_t>(head) * run.key_head,
               run.values + static_cast<int64_t>(j) * run.value_row +
@@ -156,8 +173,6 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   using Shape = DecodeAttentionShape<kLanes>;
   constexpr int kKeys = 32 / kLanes;
   start_dependents();
-  wait_for_previous();
-  const StepNumbers& step = *p.step;
   const int d = p.head_dim, group = p.heads / p.kv_heads;
   const int chunks = (group + kReps - 1) / kReps;
   const int split = blockIdx.x, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
@@ -165,27 +180,62 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   const int first_head = kv_head * group + chunk * kReps;
   const int heads = kReps < group - chunk * kReps ? kReps : group - chunk * kReps;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const SequenceNumbers& s = step.sequences[static_cast<int64_t>(p.layer) * p.rows + r];
-  const TokenNumbers& token = step.tokens[r];
+  const SequenceNumbers& s = p.sequences[static_cast<int64_t>(p.layer) * p.rows + r];
+  const TokenNumbers& token = p.tokens[r];
   const uint32_t queries = shared_base(), token_key = queries + Shape::kHeads,
                  token_value = token_key + Shape::kWidth * 4, parts = queries + Shape::kHeads + Shape::kToken,
                  last = parts + Shape::kParts;
+
+  // What the previous kernel does not make is read before it has ended: all keys but the token's.
+  const LaneRotation<Shape::kWidth> rotation(p, token);
+  const int of_lane = lane % kLanes * 8;  // the lane's numbers of a head
+  // Keys 0 ... far, then near ones; the token's own key is left out here.
+  const int far = s.far_end - s.far_begin, all = far + s.near_end - s.near_begin;
+  const int length = (all + p.splits - 1) / p.splits;
+  const int begin = split * length, end = begin + length < all ? begin + length : all;
+  constexpr int kStride = kAttentionWarps * kKeys * kKeysAhead;
+  uint4 k_bits[kKeysAhead], v_bits[kKeysAhead];
+  int distance[kKeysAhead];
+  bool seen[kKeysAhead];
+  const auto load_keys = [&](int n0) {
+#pragma unroll
+    for (int a = 0; a < kKeysAhead; ++a) {
+      const int n = n0 + a * kKeys + lane / kLanes;
+      const bool is_far = n < far;
+      const int j = is_far ? s.far_begin + n : s.near_begin + n - far;
+      seen[a] = n < end && j != s.written;
+      k_bits[a] = v_bits[a] = uint4{};
+      distance[a] = 0;
+      if (!seen[a]) continue;
+      const KeyPlace at = place_of(p.runs, s, token.position, j, is_far, kv_head);
+      distance[a] = at.distance;
+      if (of_lane >= d) continue;
+      k_bits[a] = *reinterpret_cast<const uint4*>(at.key + of_lane);
+      v_bits[a] = *reinterpret_cast<const uint4*>(at.value + of_lane);
+    }
+  };
+  const int first_key = begin + warp * kKeys * kKeysAhead;
+  load_keys(first_key);
+  wait_for_previous();
 
   const uint16_t* const qkv =
       p.qkv + static_cast<int64_t>(r) * (p.heads + 2 * p.kv_heads) * p.head_dim;
   if (warp < heads) {
     const float length = p.q_length != nullptr ? p.q_length[0] * p.q_length_factor : 1.0f;
-    const PlacedHead q(p, token, qkv + (first_head + warp) * d, p.q_gain, length);
-    for (int i = lane; i < Shape::kWidth; i += 32)
-      store_shared_float(queries + (warp * Shape::kWidth + i) * 4, i < d ? q.at(i) : 0.0f);
+    const PlacedHead<Shape::kWidth> q(p, rotation, qkv + (first_head + warp) * d, p.q_gain, length);
+#pragma unroll
+    for (int n = 0; n < Shape::kWidth / 32; ++n)
+      store_shared_float(queries + (warp * Shape::kWidth + lane + 32 * n) * 4, q.at(n));
   }
   if (split == 0 && warp == kAttentionWarps - 1) {
     const uint16_t* const key = qkv + (p.heads + kv_head) * d;
     const uint16_t* const value = key + p.kv_heads * d;
-    const PlacedHead k(p, token, key, p.k_gain, 1.0f);
-    const KeyPlace at = place_of(step, s, token.position, s.written, false, kv_head);
-    for (int i = lane; i < Shape::kWidth; i += 32) {
-      const float x = i < d ? k.at(i) : 0.0f, v = i < d ? number(value[i]) : 0.0f;
+    const PlacedHead<Shape::kWidth> k(p, rotation, key, p.k_gain, 1.0f);
+    const KeyPlace at = place_of(p.runs, s, token.position, s.written, false, kv_head);
+#pragma unroll
+    for (int n = 0; n < Shape::kWidth / 32; ++n) {
+      const int i = lane + 32 * n;
+      const float x = k.at(n), v = i < d ? number(value[i]) : 0.0f;
       store_shared_float(token_key + i * 4, x);
       store_shared_float(token_value + i * 4, v);
       if (i >= d || chunk > 0) continue;
@@ -195,7 +245,6 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   }
   sync_block();
 
-  const int of_lane = lane % kLanes * 8;  // the lane's numbers of a head
   float q[kReps][8];
 #pragma unroll
   for (int h = 0; h < kReps; ++h)
@@ -208,46 +257,24 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   const float scale = p.rule.tau != nullptr ? 1.0f / p.rule.tau[r] : p.rule.scale;
   LaneSum sums[kReps];
   // One key; lanes that have none add nothing.
-  const auto add_key = [&](const float (&k)[8], const float (&v)[8], int distance, bool seen) {
+  const auto add_key = [&](const float (&k)[8], const float (&v)[8], int apart, bool counts) {
 #pragma unroll
     for (int h = 0; h < kReps; ++h) {
       float product = 0.0f;
 #pragma unroll
       for (int e = 0; e < 8; ++e) product += q[h][e] * k[e];
       product = warp_sum<kLanes>(product);
-      if (seen && h < heads)
-        sums[h].add(score_of(p.rule, product, scale, first_head + h, distance), v);
+      if (counts && h < heads)
+        sums[h].add(score_of(p.rule, product, scale, first_head + h, apart), v);
     }
   };
 
-  // Keys 0 ... far, then near ones; the token's own key is left out here.
-  const int far = s.far_end - s.far_begin, all = far + s.near_end - s.near_begin;
-  const int length = (all + p.splits - 1) / p.splits;
-  const int begin = split * length, end = begin + length < all ? begin + length : all;
-  for (int n0 = begin + warp * kKeys * kKeysAhead; n0 < end;
-       n0 += kAttentionWarps * kKeys * kKeysAhead) {
-    uint4 k[kKeysAhead], v[kKeysAhead];
-    int distance[kKeysAhead];
-    bool seen[kKeysAhead];
-#pragma unroll
-    for (int a = 0; a < kKeysAhead; ++a) {
-      const int n = n0 + a * kKeys + lane / kLanes;
-      const bool is_far = n < far;
-      const int j = is_far ? s.far_begin + n : s.near_begin + n - far;
-      seen[a] = n < end && j != s.written;
-      k[a] = v[a] = uint4{};
-      distance[a] = 0;
-      if (!seen[a]) continue;
-      const KeyPlace at = place_of(step, s, token.position, j, is_far, kv_head);
-      distance[a] = at.distance;
-      if (of_lane >= d) continue;
-      k[a] = *reinterpret_cast<const uint4*>(at.key + of_lane);
-      v[a] = *reinterpret_cast<const uint4*>(at.value + of_lane);
-    }
+  for (int n0 = first_key; n0 < end; n0 += kStride) {
+    if (n0 != first_key) load_keys(n0);
 #pragma unroll
     for (int a = 0; a < kKeysAhead; ++a) {
       float key[8], value[8];
-      unpack_8(k[a], key), unpack_8(v[a], value);
+      unpack_8(k_bits[a], key), unpack_8(v_bits[a], value);
       add_key(key, value, distance[a], seen[a]);
     }
   }
@@ -259,9 +286,9 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
                    v = load_shared_float2(token_value + (of_lane + e) * 4);
       key[e] = k.x, key[e + 1] = k.y, value[e] = v.x, value[e + 1] = v.y;
     }
-    const bool seen = s.near_begin <= s.written && s.written < s.near_end;
+    const bool is_seen = s.near_begin <= s.written && s.written < s.near_end;
     add_key(key, value, static_cast<int>(token.position) - (s.written + s.near_shift),
-            seen && lane < kLanes);
+            is_seen && lane < kLanes);
   }
 
   // Lanes of one warp with the same numbers, then warps, then blocks.
@@ -343,7 +370,9 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   if (p.rule.sink_logit != nullptr) weights += exp_fast(p.rule.sink_logit[head] - top);
   for (int i = lane; i < d; i += 32) {
     float x = 0.0f;
-    for (int n = 0; n < p.splits; ++n) x += exp_fast(load_other(part(n) + d) - top) * load_other(part(n) + i);
+#pragma unroll 8
+    for (int n = 0; n < p.splits; ++n)
+      x += exp_fast(load_other(part(n) + d) - top) * load_other(part(n) + i);
     p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
         bits_of(weights > 0.0f ? x / weights : 0.0f);
   }

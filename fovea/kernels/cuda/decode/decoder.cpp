@@ -25,24 +25,16 @@ ProductMatrix matrix(const Projection& p) {
   return {bits(p.w.data), p.bias, static_cast<int>(p.outputs)};
 }
 
-/// Bytes of a step's numbers, put together on the host.
-class NumbersWriter {
- public:
-  explicit NumbersWriter(const char* there) : there_(there) {}
+/// Where the numbers of a step stand, in bytes: graphs know it.
+struct NumbersLayout {
+  NumbersLayout(int64_t rows, int64_t layers)
+      : tokens(sizeof(StepNumbers)),
+        sequences(after(tokens, rows * static_cast<int64_t>(sizeof(TokenNumbers)))),
+        runs(after(sequences, rows * layers * static_cast<int64_t>(sizeof(SequenceNumbers)))) {}
 
-  /// Where they will stand in the GPU's memory.
-  template <class T>
-  const T* put(const std::vector<T>& x) {
-    const size_t at = (bytes_.size() + 15) / 16 * 16;
-    bytes_.resize(at + x.size() * sizeof(T));
-    if (!x.empty()) std::memcpy(bytes_.data() + at, x.data(), x.size() * sizeof(T));
-    return reinterpret_cast<const T*>(there_ + at);
-  }
-  std::vector<char>& bytes() { return bytes_; }
+  static int64_t after(int64_t at, int64_t bytes) { return (at + bytes + 15) / 16 * 16; }
 
- private:
-  const char* const there_;
-  std::vector<char> bytes_;
+  const int64_t tokens, sequences, runs;
 };
 
 class CudaDecoder final : public Decoder<BFloat16> {
@@ -104,10 +96,8 @@ class CudaDecoder final : public Decoder<BFloat16> {
     size_t runs = 0;
     for (const auto& layer : step.layers)
       for (const auto& cache : layer.caches) runs += cache.shared.size();
-    const auto bytes = static_cast<int64_t>(
-        sizeof(StepNumbers) + static_cast<size_t>(rows) * sizeof(TokenNumbers) +
-        static_cast<size_t>(rows) * m_.layers.size() * sizeof(SequenceNumbers) +
-        runs * sizeof(RunNumbers) + 64);
+    const int64_t bytes = NumbersLayout(rows, std::ssize(m_.layers)).runs +
+                          static_cast<int64_t>(runs * sizeof(RunNumbers));
     if (buffers_ != nullptr && rows <= buffers_->rows && bytes <= buffers_->numbers_bytes) return;
     recordings_.clear();
     const int64_t old_rows = buffers_ != nullptr ? buffers_->rows : 0,
@@ -132,16 +122,24 @@ class CudaDecoder final : public Decoder<BFloat16> {
       for (size_t b = 0; b < layer.sequences.size(); ++b)
         sequences.push_back(numbers_of(layer.sequences[b], layer.caches[b], runs));
     }
-    NumbersWriter writer(buffers_->numbers);
-    writer.put(std::vector<StepNumbers>(1));
+    const NumbersLayout at(std::ssize(step.tokens), std::ssize(m_.layers));
     const StepNumbers head{.x = bits(step.x),
                            .logits = step.logits,
-                           .tokens = writer.put(tokens),
-                           .sequences = writer.put(sequences),
-                           .runs = writer.put(runs)};
-    std::memcpy(writer.bytes().data(), &head, sizeof(head));
-    copy_to_device(buffers_->numbers, writer.bytes().data(), std::ssize(writer.bytes()),
-                   services().stream());
+                           .tokens = there<TokenNumbers>(at.tokens),
+                           .sequences = there<SequenceNumbers>(at.sequences)};
+    std::vector<char> bytes(static_cast<size_t>(at.runs) + runs.size() * sizeof(RunNumbers));
+    const auto put = [&](int64_t place, const auto* x, size_t count) {
+      if (count > 0) std::memcpy(bytes.data() + place, x, count * sizeof(*x));
+    };
+    put(0, &head, 1);
+    put(at.tokens, tokens.data(), tokens.size());
+    put(at.sequences, sequences.data(), sequences.size());
+    put(at.runs, runs.data(), runs.size());
+    copy_to_device(buffers_->numbers, bytes.data(), std::ssize(bytes), services().stream());
+  }
+  template <class T>
+  const T* there(int64_t at) const {
+    return reinterpret_cast<const T*>(buffers_->numbers + at);
   }
 
   static SequenceNumbers numbers_of(const SequenceStep& s, const SequenceCache<BFloat16>& cache,
@@ -195,9 +193,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
             .width = static_cast<int>(m_.width),
             .rows = static_cast<int>(rows)};
   }
-  const StepNumbers* step_numbers() const {
-    return reinterpret_cast<const StepNumbers*>(buffers_->numbers);
-  }
+  const StepNumbers* step_numbers() const { return there<StepNumbers>(0); }
   void join_feed_forward(const DecoderLayer& layer, StreamParameters& p) const {
     p.first = m_.join == BlockJoin::parallel ? buffers_->mixed : buffers_->ffn;
     p.second = m_.join == BlockJoin::parallel ? buffers_->ffn : nullptr;
@@ -206,7 +202,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
 
   // A product whose input is the norm of the stream.
   void multiply_stream(ProductParameters p, StreamParameters of, Stream stream) const {
-    const bool fused = p.rows <= kMostFusedRows;
+    const bool fused = p.rows <= kMostFusedRows && p.end != ProductEnd::logits;
     if (!fused) {
       of.y = buffers_->y;
       check(launch_stream(of, stream), "the decoder's norms");
@@ -281,7 +277,10 @@ class CudaDecoder final : public Decoder<BFloat16> {
 
   void attend(size_t l, int64_t rows, int64_t splits, Stream stream) const {
     const DecoderLayer& layer = m_.layers[l];
-    DecodeAttentionParameters p{.step = step_numbers(),
+    const NumbersLayout at(rows, std::ssize(m_.layers));
+    DecodeAttentionParameters p{.tokens = there<TokenNumbers>(at.tokens),
+                                .sequences = there<SequenceNumbers>(at.sequences),
+                                .runs = there<RunNumbers>(at.runs),
                                 .qkv = buffers_->heads,
                                 .layer = static_cast<int>(l),
                                 .rows = static_cast<int>(rows),

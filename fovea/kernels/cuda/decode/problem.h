@@ -45,7 +45,6 @@ struct StepNumbers {
   float* logits = nullptr;      ///< [rows][outputs]
   const TokenNumbers* tokens = nullptr;
   const SequenceNumbers* sequences = nullptr;  ///< [layers][rows]
-  const RunNumbers* runs = nullptr;
 };
 
 // -- launches --
@@ -89,7 +88,9 @@ struct ProductParameters {
 };
 
 struct DecodeAttentionParameters {
-  const StepNumbers* step = nullptr;
+  const TokenNumbers* tokens = nullptr;
+  const SequenceNumbers* sequences = nullptr;
+  const RunNumbers* runs = nullptr;
   const uint16_t* qkv = nullptr;  ///< [rows][(heads + 2 kv_heads) d]
   int layer = 0, rows = 0, heads = 0, kv_heads = 0, head_dim = 0, rotary = 0;
   HeadNorm head_norm = HeadNorm::none;

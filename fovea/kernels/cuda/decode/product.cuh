@@ -16,9 +16,6 @@
 namespace fovea::kernels::cuda {
 
 constexpr int kProductOutputs = 16, kProductStep = 32;
-/// Steps of a warp whose weights are in flight together.
-constexpr int kAhead = 4;
-
 FOVEA_DEVICE float activated_number(Activation a, float x) {
   switch (a) {
     case Activation::relu:
@@ -81,6 +78,8 @@ FOVEA_DEVICE void multiply_piece(float (&sums)[4], const WeightPiece& w, const u
 template <int kTiles, bool kGated, bool kFused>
 struct ProductShape {
   static constexpr int kRows = 8 * kTiles, kMatrices = kGated ? 2 : 1;
+  /// Steps of a warp whose weights are in flight together.
+  static constexpr int kAhead = kTiles == 1 ? 8 / kMatrices : 4;
   static constexpr int kSums = kDecodeWarps * kMatrices * kProductOutputs * kRows * 4;
   /// A row of the stream, with a gap so that rows do not meet in one bank.
   static int64_t row_bytes(int64_t inputs) { return 2 * inputs + 16; }
@@ -93,6 +92,7 @@ template <int kTiles, bool kGated, bool kFused>
 FOVEA_KERNEL(kDecodeThreads, 1)
 product_kernel(const __grid_constant__ ProductParameters p) {
   using Shape = ProductShape<kTiles, kGated, kFused>;
+  constexpr int kAhead = Shape::kAhead;
   start_dependents();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_row = blockIdx.y * Shape::kRows;

@@ -13,9 +13,6 @@
 namespace fovea::kernels::cuda {
 
 constexpr int kDecodeThreads = 256, kDecodeWarps = kDecodeThreads / 32;
-/// Shared memory of block_sum().
-constexpr int kSumBytes = (kDecodeWarps + 1) * 4;
-
 /// The sum of x of all threads, to all of them.
 FOVEA_DEVICE float block_sum(float x, uint32_t scratch) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
