@@ -87,7 +87,8 @@ struct ConvolutionCall : Operation {
 }  // namespace
 
 bool convolution_kernels_take(const at::Tensor& x) {
-  return backend_of(x.device()) != nullptr &&
+  const kernels::Backend* const backend = backend_of(x.device());
+  return backend != nullptr && !backend->why_not(kernels::ConvolutionForward<float>{}) &&
          (x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble);
 }
 
