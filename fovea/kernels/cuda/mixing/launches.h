@@ -20,8 +20,8 @@ inline int tiles(int64_t n, int64_t m) { return static_cast<int>((n + m - 1) / m
 struct Owned {
   int32_t begin, end;
 };
-/// The stages of one pass over a slab. Weights stay float16 where a convolution follows the softmax;
-/// otherwise bfloat16 is written.
+/// The stages of one pass over a slab. Weights stay float16 where a convolution follows the
+/// softmax; otherwise bfloat16 is written.
 enum class MixStage { all, softmax, after };
 
 // Defined in launch_convolution.cuh: convolutions without mixes.
