@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The CUDA kernels on a GPU: right against float64, then timed beside torch's attention and compiled FlexAttention.
 
-    benchmarks/gpu.py LIBRARY [--parts check,small,plain,settings,focus,flex] [--seconds 200] [--output FILE]
+    benchmarks/gpu.py LIBRARY [--parts check,mixing,small,plain,settings,focus,flex] [--seconds 200] [--output FILE]
 
-LIBRARY is libfovea_gpu_bench.so (scripts/gpu-check.sh builds it). bfloat16, batch 1, times in ms: medians of CUDA events.
+LIBRARY is libfovea_gpu_bench.so (scripts/gpu-check.sh builds it). bfloat16, batch 1, times in ms: medians of CUDA events,
+of replays of a CUDA graph for mixed attention and its peers.
 A row's ratio is peer / ours in time: above 1, ours is faster. Work beyond --seconds is left out and named. --output gets
 {"rows": [{"name", "ours", "peer_name", "peer", "ratio", "goal", "met"}], ...}. Exits 1 if a number is wrong.
 
@@ -22,6 +23,7 @@ import time
 import torch
 import torch.nn.functional as F
 from gpu_kernels import Attention, Library, Settings, by_formula
+from gpu_mixing import check_mixing, time_mixing
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 START = time.monotonic()
@@ -170,6 +172,14 @@ def small(library, report):
     for width in (64, 128):
         for name, one in (*settings_of(1, 2, 200, 200, width), *focus_settings_of(1, 200)):
             check_one(library, report, name, one, 1, 2, 1, 200, 200, width)
+    check_mixing(library, report, small=True)
+
+
+def mixing(library, report):
+    check_mixing(library, report)
+    for settings in ((1024, 96), (2048, 96), (4096, 96), (2048, 64), (2048, 128)):
+        if report.time_left(f"mixed attention T = {settings[0]}, d = {settings[1]}"):
+            time_mixing(library, report, *settings)
 
 
 def ours_ms(library, tensors, settings):
@@ -289,13 +299,13 @@ def flex(library, report):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library")
-    parser.add_argument("--parts", default="check,plain,settings,focus,flex")
+    parser.add_argument("--parts", default="check,mixing,plain,settings,focus,flex")
     parser.add_argument("--seconds", type=float, default=200)
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()
     library, report = Library(options.library), Report(options.seconds)
     print(f"[gpu] {torch.cuda.get_device_name()}, torch {torch.__version__}, kernels {library.isa()}", flush=True)
-    parts = {"check": check, "small": small, "plain": plain, "settings": settings, "focus": focus, "flex": flex}
+    parts = {"check": check, "mixing": mixing, "small": small, "plain": plain, "settings": settings, "focus": focus, "flex": flex}
     for part in options.parts.split(","):
         if not report.time_left(part):
             continue

@@ -202,4 +202,77 @@ const char* fovea_gpu_backward(const GpuCall* c, const std::vector<Visits>* plan
                           : run_backward<kernels::AttentionBackward<BFloat16>>(*c, plan);
   });
 }
+
+/// Convolutions and mixes of heads; null pointers and zeros are neutral. Queries are the keys.
+struct GpuMixing {
+  int64_t batch, heads, kv_heads, tokens, head_dim;
+  const void *q, *k, *v;
+  void* out;
+  float* lse;
+  float scale;
+  const float* kernel_before;  ///< [heads][rows][columns]
+  int64_t before_rows, before_columns;
+  const float* kernel_after;
+  int64_t after_rows, after_columns;
+  const float* mix_before;  ///< [heads / width][out][in]
+  int64_t before_width;
+  const float* mix_after;  ///< [heads / width][in][out]
+  int64_t after_width;
+  const void* dout;
+  const float* dlse;
+  void *dq, *dk, *dv;
+  float *dkernel_before, *dkernel_after, *dmix_before, *dmix_after;
+};
+}
+
+namespace {
+
+template <class Problem>
+Problem mixing_problem(const GpuMixing& c, const std::vector<Visits>* plan) {
+  Problem p;
+  p.sizes = {c.batch, c.heads, c.kv_heads, c.tokens, c.tokens, c.head_dim, c.head_dim};
+  p.rule.scale = c.scale;
+  p.mixing = {.kernel_before = {c.kernel_before, c.before_rows, c.before_columns},
+              .kernel_after = {c.kernel_after, c.after_rows, c.after_columns},
+              .mix_before = {c.mix_before, c.before_width},
+              .mix_after = {c.mix_after, c.after_width}};
+  p.visits = *plan;
+  p.q = rows<const BFloat16>(c.q, c.heads, c.tokens, c.head_dim);
+  p.k = rows<const BFloat16>(c.k, c.kv_heads, c.tokens, c.head_dim);
+  p.v = rows<const BFloat16>(c.v, c.kv_heads, c.tokens, c.head_dim);
+  p.lse = c.lse;
+  return p;
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* fovea_gpu_mixing_forward(const GpuMixing* c, const std::vector<Visits>* plan,
+                                     void* stream) {
+  return guarded([&] {
+    current_stream = stream;
+    auto p = mixing_problem<kernels::MixingForward<BFloat16>>(*c, plan);
+    p.out = rows<BFloat16>(c->out, c->heads, c->tokens, c->head_dim);
+    backend().run(p);
+  });
+}
+
+const char* fovea_gpu_mixing_backward(const GpuMixing* c, const std::vector<Visits>* plan,
+                                      void* stream) {
+  return guarded([&] {
+    current_stream = stream;
+    auto p = mixing_problem<kernels::MixingBackward<BFloat16>>(*c, plan);
+    p.dout = rows<const BFloat16>(c->dout, c->heads, c->tokens, c->head_dim);
+    p.dlse = c->dlse;
+    p.dq = rows<BFloat16>(c->dq, c->heads, c->tokens, c->head_dim);
+    p.dk = rows<BFloat16>(c->dk, c->kv_heads, c->tokens, c->head_dim);
+    p.dv = rows<BFloat16>(c->dv, c->kv_heads, c->tokens, c->head_dim);
+    p.dkernel_before = c->dkernel_before;
+    p.dkernel_after = c->dkernel_after;
+    p.dmix_before = c->dmix_before;
+    p.dmix_after = c->dmix_after;
+    backend().run(p);
+  });
+}
 }

@@ -46,7 +46,7 @@ class Call(Structure):  # GpuCall of gpu_binding.cpp
 class Library:
     def __init__(self, path: str):
         self.lib = ctypes.CDLL(path)
-        for name in ("plan", "forward", "backward", "isa"):
+        for name in ("plan", "forward", "backward", "mixing_forward", "mixing_backward", "isa"):
             getattr(self.lib, f"fovea_gpu_{name}").restype = c_char_p
 
     def isa(self) -> str:

@@ -49,9 +49,10 @@ if(NOT FOVEA_CUDA STREQUAL "OFF" AND NOT CMAKE_CROSSCOMPILING AND NOT FOVEA_SANI
   fovea_find_nvcc()
 endif()
 
-# Architectures: mma.sync for 8.0 on, newer GPUs translate its PTX; wgmma exists on 9.0 alone.
+# Architectures: mma.sync for 8.0 on (with stmatrix: 9.0 on), newer GPUs translate its PTX; wgmma exists on 9.0 alone.
 set(FOVEA_CUDA_mma "-gencode=arch=compute_80,code=[sm_80,compute_80]")
 set(FOVEA_CUDA_wgmma "-gencode=arch=compute_90a,code=sm_90a")
+set(FOVEA_CUDA_mixing "-gencode=arch=compute_90,code=[sm_90,compute_90]")
 set(FOVEA_CUDA_rows ${FOVEA_CUDA_mma} "-gencode=arch=compute_90,code=sm_90")
 
 # fovea_cuda_unit(NAME GENERATION TEXT): compiles TEXT as a unit; its object joins FOVEA_CUDA_OBJECTS.
@@ -109,13 +110,37 @@ function(fovea_cuda_decoder)
   fovea_cuda_unit(decoder rows "#include \"fovea/kernels/cuda/decode/launches.cuh\"\n")
 endfunction()
 
+# fovea_cuda_mixing(HEAD_SIZES...): the mixing kernels of these head sizes, and their list.
+function(fovea_cuda_mixing)
+  foreach(head_dim ${ARGN})
+    foreach(pass forward backward)
+      fovea_cuda_unit(mixing_${head_dim}_${pass} mixing
+"#include \"fovea/kernels/cuda/mixing/launch_convolution.cuh\"
+
+namespace fovea::kernels::cuda::mixing {
+template int convolution_${pass}<${head_dim}>(const Problem&, Stream);
+}  // namespace fovea::kernels::cuda::mixing
+")
+    endforeach()
+    fovea_cuda_unit(mixing_${head_dim}_products mixing
+"#include \"fovea/kernels/cuda/mixing/launch_products.cuh\"
+
+template struct fovea::kernels::cuda::mixing::Products<${head_dim}>;
+")
+    set_property(GLOBAL APPEND_STRING PROPERTY FOVEA_CUDA_MIXING_ROWS "      head_size_of<${head_dim}>(),\n")
+  endforeach()
+  fovea_cuda_unit(mixing_mixes mixing "#include \"fovea/kernels/cuda/mixing/launch_mixes.cuh\"\n")
+endfunction()
+
 # fovea_add_cuda(): the target fovea_cuda of all units so far.
 function(fovea_add_cuda)
   get_property(objects GLOBAL PROPERTY FOVEA_CUDA_OBJECTS)
   get_property(rows GLOBAL PROPERTY FOVEA_CUDA_ROWS)
+  get_property(mixing_rows GLOBAL PROPERTY FOVEA_CUDA_MIXING_ROWS)
   set(list ${CMAKE_BINARY_DIR}/cuda/units.cpp)
   file(CONFIGURE OUTPUT ${list} CONTENT "// The CUDA kernels of this build: cmake/FoveaCuda.cmake makes the list.
 #include \"fovea/kernels/cuda/attention/unit_of.h\"
+#include \"fovea/kernels/cuda/mixing/launches.h\"
 
 namespace fovea::kernels::cuda {
 
@@ -125,6 +150,15 @@ ${rows}  };
   return all;
 }
 
+namespace mixing {
+
+std::span<const HeadSize> head_sizes() {
+  static constexpr HeadSize all[] = {
+${mixing_rows}  };
+  return all;
+}
+
+}  // namespace mixing
 }  // namespace fovea::kernels::cuda
 " @ONLY)
   file(GLOB host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fovea/kernels/cuda/*.cpp ${CMAKE_SOURCE_DIR}/fovea/kernels/cuda/*/*.cpp)

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TABLE = ROOT / "fovea/kernels/cuda/resources.txt"
 ENTRY = re.compile(r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
                    r".*?Used (\d+) registers", re.S)
-KERNEL = re.compile(r"(?:cuda)\d+([a-z_]+?)(?:I|E)")
+KERNEL = re.compile(r"(?:cuda|mixing)\d+([a-z_]+?)(?:I|E)")
 # Messages by which ptxas says that it waits for every product of a kernel before the next.
 SERIALISED = re.compile(r"C75(12|14)\b")
 HEAD = """# Registers, bytes of stack, and bytes of spill stores and loads of every CUDA kernel, as ptxas reports them.

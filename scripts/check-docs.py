@@ -26,7 +26,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/bin/fovea"
-FOLDERS = "fovea cli cmake scripts tests recipes docs benchmarks examples python lab".split()
+FOLDERS = "fovea cli cmake scripts tests recipes docs benchmarks examples python".split()
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```\s*$", re.M | re.S)
 LINK = re.compile(r"(?<!`)\[[^\]\n]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")

@@ -42,7 +42,7 @@ GROUPS = {
 # (file, included file): arrows against that order, to be removed, never added to.
 UPWARD: set[tuple[str, str]] = set()
 # What may include everything: it is above all layers.
-ABOVE = {"cli", "tests", "benchmarks", "examples", "lab"}
+ABOVE = {"cli", "tests", "benchmarks", "examples"}
 
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/|^torch\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')

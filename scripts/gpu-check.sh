@@ -3,7 +3,7 @@
 #
 # Needs an NVIDIA GPU of compute capability 8.0 or newer, nvcc of CUDA 13, cmake, ninja, and a python3 with PyTorch; no
 # package of ours. Builds every kernel here (16 cores: a minute), then, each part with a time limit of its own:
-#   lab/cuda_mixing   checks, counters and timings of the mixing kernels
+#   mixing            the kernels of convolutions and mixed heads: checks, then times beside the eager form and SDPA
 #   check             every form of attention, forward and backward, against float64
 #   sanitizers        compute-sanitizer memcheck and racecheck on small cases
 #   rows              times beside torch's attention and compiled FlexAttention
@@ -46,20 +46,11 @@ export python
 export -f build_kernels
 export jobs
 
-make -C lab/cuda_mixing -j 4 libmixing.so > "$folder/mixing-build.log" 2>&1 &
-mixing_build=$!
 part build 150 bash -c build_kernels
 library=build/gpu/lib/libfovea_gpu_bench.so
 
 part check 70 "$python" benchmarks/gpu.py $library --parts check --seconds 60
-for _ in $(seq 60); do kill -0 $mixing_build 2> /dev/null && sleep 1; done
-if wait $mixing_build 2> /dev/null && [ -f lab/cuda_mixing/libmixing.so ]; then
-  part mixing 60 bash -c "cd lab/cuda_mixing && $python bench.py 52 time_compiled"
-else
-  failed+=("mixing-build")
-  kill $mixing_build 2> /dev/null
-  say "mixing kernels were not built: $folder/mixing-build.log"
-fi
+part mixing 70 "$python" benchmarks/gpu.py $library --parts mixing --seconds 60 --output "$folder/gpu-mixing-$card.json"
 part rows 170 "$python" benchmarks/gpu.py $library --parts plain,settings,focus,flex --seconds 150 \
   --output "$folder/gpu-$card.json"
 if command -v compute-sanitizer > /dev/null; then
@@ -67,9 +58,6 @@ if command -v compute-sanitizer > /dev/null; then
     part $tool 45 compute-sanitizer --tool $tool --error-exitcode 9 "$python" benchmarks/gpu.py $library \
       --parts small --seconds 30
   done
-  if [ -f lab/cuda_mixing/libmixing.so ]; then
-    part mixing-racecheck 25 bash -c "cd lab/cuda_mixing && compute-sanitizer --tool racecheck --error-exitcode 9 $python profile_kernels.py 1 200 64"
-  fi
 fi
 if [ -n "${FOVEA_PROGRAM_TESTS:-}" ]; then
   part program 60 "$FOVEA_PROGRAM_TESTS" --gtest_filter='*Device*'

@@ -25,6 +25,7 @@ struct Named {
   AttentionSpec spec;
   AttentionContext context;
   double tau_factor = 1.0;
+  int64_t batch = 2, tokens = 150;
 };
 
 std::vector<Named> settings() {
@@ -57,6 +58,32 @@ std::vector<Named> settings() {
     n.spec.soft_cap = 2.0, n.spec.sink_logit = true;
     n.spec.mask.window = 30, n.spec.mask.sinks = 2;
     n.context = packed_context({90, 60});
+  });
+  const auto convolved = [](Named& n, KernelExtent before, KernelExtent after) {
+    n.tokens = 75, n.batch = 1;
+    n.spec.multi_token.before = before, n.spec.multi_token.after = after;
+  };
+  const auto mixed = [](Named& n, HeadMixSpec::Kind before, HeadMixSpec::Kind after) {
+    n.tokens = 75, n.batch = 1;
+    n.spec.head_mix.before = before, n.spec.head_mix.after = after;
+    if (before == HeadMixSpec::Kind::groups || after == HeadMixSpec::Kind::groups)
+      n.spec.head_mix.group = 2;
+  };
+  using Kind = HeadMixSpec::Kind;
+  add("convolutions", [&](Named& n) { convolved(n, {6, 11}, {6, 11}); });
+  add("a convolution before, documents", [&](Named& n) {
+    convolved(n, {3, 4}, {});
+    n.context = packed_context({40, 35});
+  });
+  add("talking heads", [&](Named& n) { mixed(n, Kind::full, Kind::full); });
+  add("groups of heads after, documents", [&](Named& n) {
+    mixed(n, Kind::none, Kind::groups);
+    n.context = packed_context({40, 35});
+  });
+  add("Multi-Token, documents", [&](Named& n) {
+    mixed(n, Kind::groups, Kind::groups);
+    convolved(n, {6, 11}, {4, 5});
+    n.context = packed_context({40, 35});
   });
   add("hard Focus", [&](Named& n) { focus(n, 1); });
   add("hard Focus, two groups a token", [&](Named& n) { focus(n, 2); });
@@ -101,7 +128,7 @@ class DeviceKernels : public ::testing::Test {
 
 TEST_F(DeviceKernels, BFloat16IsAsCloseToTheTruthAsTensorOperations) {
   for (const Named& n : settings()) {
-    AttentionInputs given = random_inputs(n.spec, 2, 150);
+    AttentionInputs given = random_inputs(n.spec, n.batch, n.tokens);
     if (given.tensors.tau_bt.defined()) given.tensors.tau_bt = given.tensors.tau_bt * n.tau_factor;
     const AttentionInputs rounded = moved(given, at::kCPU, at::kBFloat16);
     const std::vector<at::Tensor> truth =
@@ -126,10 +153,29 @@ TEST_F(DeviceKernels, RunWhereADeviceHasThem) {
   const at::Device device = all_devices().back();
   for (const Named& n : settings()) {
     if (n.name == "full") continue;  // a build may lack it
-    const AttentionInputs in = moved(random_inputs(n.spec, 2, 150), device, at::kBFloat16);
+    const AttentionInputs in =
+        moved(random_inputs(n.spec, n.batch, n.tokens), device, at::kBFloat16);
     const AttentionResult result = attention(n.spec, in.q, in.k, in.v, in.tensors, n.context);
     const PathName ours = n.spec.focus.active() ? PathName::grouped : PathName::fused;
     EXPECT_EQ(result.path.name, ours) << n.name << ": " << result.path.reason.text();
+  }
+}
+
+TEST_F(DeviceKernels, WhatTheMixingKernelsLackRunsByTensorOperations) {
+  const at::Device device = all_devices().back();
+  if (device.is_cpu()) return;
+  AttentionSpec spec;
+  spec.heads = 2, spec.kv_heads = 1, spec.head_dim = 64;
+  spec.multi_token.before = {6, 11};
+  AttentionSpec tempered = spec, windowed = spec, long_kernel = spec;
+  tempered.temperature.kind = TemperatureSpec::Kind::learned;
+  windowed.mask.window = 20;
+  long_kernel.multi_token.after = {8, 3};
+  for (const AttentionSpec& lacking : {tempered, windowed, long_kernel}) {
+    const AttentionInputs in = moved(random_inputs(lacking, 1, 40), device, at::kBFloat16);
+    const AttentionResult result = attention(lacking, in.q, in.k, in.v, in.tensors);
+    EXPECT_NE(result.path.name, PathName::fused);
+    EXPECT_TRUE(at::isfinite(result.out_bhte).all().item<bool>());
   }
 }
 

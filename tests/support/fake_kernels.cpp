@@ -28,10 +28,20 @@ void reach(ScoreParameters& rule) {
   reach(rule.tau), reach(rule.alibi), reach(rule.distance_bias), reach(rule.sink_logit);
 }
 
+void reach(MixingRule& mixing) {
+  reach(mixing.kernel_before.taps), reach(mixing.kernel_after.taps);
+  reach(mixing.mix_before.weights), reach(mixing.mix_after.weights);
+}
+
 template <class Problem>
 Problem reachable(Problem p) {
-  reach(p.rule), reach(p.q), reach(p.k), reach(p.v), reach(p.out), reach(p.lse);
-  reach(p.out_rest);
+  reach(p.rule), reach(p.q), reach(p.k), reach(p.v), reach(p.lse);
+  if constexpr (requires { p.out; }) reach(p.out);
+  if constexpr (requires { p.out_rest; }) reach(p.out_rest);
+  if constexpr (requires { p.mixing; }) reach(p.mixing);
+  if constexpr (requires { p.dmix_before; }) {
+    reach(p.dkernel_before), reach(p.dkernel_after), reach(p.dmix_before), reach(p.dmix_after);
+  }
   if constexpr (requires { p.groups; }) reach(p.groups.members);
   if constexpr (requires { p.dq; }) {
     reach(p.dout), reach(p.dlse), reach(p.dq), reach(p.dk), reach(p.dv);
@@ -100,6 +110,8 @@ Kernels reaching_kernels() {
   add(static_cast<Kernel<AttentionBackward<BFloat16>>&>(all));
   add(static_cast<Kernel<FocusForward<BFloat16>>&>(all));
   add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all));
+  add(static_cast<Kernel<MixingForward<BFloat16>>&>(all));
+  add(static_cast<Kernel<MixingBackward<BFloat16>>&>(all));
   static_cast<Decoders<BFloat16>&>(all) = {
       .make = [](DecoderModel m) -> std::unique_ptr<Decoder<BFloat16>> {
         return std::make_unique<ReachingDecoder>(std::move(m));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "fovea/base/rng.h"
+#include "fovea/kernels/backend.h"
 #include "fovea/kernels/common/bfloat16.h"
 #include "fovea/kernels/cpu/decode/mixing_decode.h"
 #include "fovea/kernels/cpu/mixing/mixing.h"
@@ -136,20 +137,19 @@ class MixingProblem {
   MixingOutputs outputs_by_kernels(const kernels::MixingTable<T>* table = nullptr) const {
     std::vector<T> out(dout_.size());
     std::vector<float> lse(row_count()), sums(row_count(), 1.0f);
-    kernels::run(
-        kernels::MixingForward<T>{.sizes = s_,
-                                  .rule = rule(),
-                                  .mixing = mixing(),
-                                  .members = members(),
-                                  .visits = visits_,
-                                  .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
-                                  .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
-                                  .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
-                                  .out = rows<T>(out, s_.heads, s_.queries, s_.value_dim),
-                                  .lse = lse.data(),
-                                  .row_sums = sums.data(),
-                                  .most_kept = most_kept_},
-        table);
+    run_by(kernels::MixingForward<T>{.sizes = s_,
+                                     .rule = rule(),
+                                     .mixing = mixing(),
+                                     .members = members(),
+                                     .visits = visits_,
+                                     .q = rows<const T>(q_, s_.heads, s_.queries, s_.head_dim),
+                                     .k = rows<const T>(k_, s_.kv_heads, s_.keys, s_.head_dim),
+                                     .v = rows<const T>(v_, s_.kv_heads, s_.keys, s_.value_dim),
+                                     .out = rows<T>(out, s_.heads, s_.queries, s_.value_dim),
+                                     .lse = lse.data(),
+                                     .row_sums = sums.data(),
+                                     .most_kept = most_kept_},
+           table);
     return {doubles(out), doubles(lse), doubles(sums)};
   }
   /// MixingForward::most_kept.
@@ -223,7 +223,7 @@ class MixingProblem {
         std::vector<float>(gate_key_.size()),
         std::vector<float>(batch * bias_.size())};
     const auto target = [](std::vector<float>& x) { return x.empty() ? nullptr : x.data(); };
-    kernels::run(
+    run_by(
         kernels::MixingBackward<T>{.sizes = s_,
                                    .rule = rule(),
                                    .mixing = mixing(),
@@ -255,6 +255,10 @@ class MixingProblem {
   }
 
  private:
+  template <class Problem>
+  void run_by(const Problem& problem, const kernels::MixingTable<T>* table) const {
+    settings_.backend != nullptr ? settings_.backend->run(problem) : kernels::run(problem, table);
+  }
   // Factors whose products `weight` takes are not negative; sigmoids take all.
   double gate_from() const {
     using Form = kernels::PairGate::Form;

@@ -20,6 +20,10 @@
 #include "fovea/kernels/common/dropout.h"
 #include "fovea/kernels/common/mixing.h"
 
+namespace fovea::kernels {
+class Backend;
+}
+
 namespace fovea::testing {
 
 /// What a problem uses: sizes and one setting a stage.
@@ -45,7 +49,8 @@ struct MixingSettings {
   int64_t gate_columns = 4, near = 1, sinks = 0;  ///< near and sinks: also of `members`
   int64_t groups = 0;                             ///< hard Focus: tokens are members of some
   bool alibi = false;
-  int64_t bias_first = 0, bias_count = 0;  ///< a table of biases by distance
+  const kernels::Backend* backend = nullptr;  ///< whose kernels; null: the CPU's
+  int64_t bias_first = 0, bias_count = 0;     ///< a table of biases by distance
 
   bool gated() const { return gate != kernels::PairGate::Form::none; }
   /// Slopes of ALiBi.

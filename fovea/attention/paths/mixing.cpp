@@ -18,6 +18,13 @@
 namespace fovea {
 namespace {
 
+constexpr int64_t kSomeMember = 0;  // for questions to a backend
+
+kernels::KernelEquation equation_of(const MultiTokenSpec& tokens) {
+  return tokens.equation == MultiTokenSpec::Equation::eq4 ? kernels::KernelEquation::eq4
+                                                          : kernels::KernelEquation::eq5;
+}
+
 const float* data_of(const at::Tensor& x) {
   return x.numel() > 0 ? x.const_data_ptr<float>() : nullptr;
 }
@@ -52,9 +59,7 @@ kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperan
           .kernel_after = kernel(x.kernel_after_hqk),
           .mix_before = mix(x.mix_before_noi),
           .mix_after = mix(x.mix_after_nio),
-          .equation = tokens.equation == MultiTokenSpec::Equation::eq4
-                          ? kernels::KernelEquation::eq4
-                          : kernels::KernelEquation::eq5,
+          .equation = equation_of(tokens),
           .renormalise = tokens.renormalise};
 }
 
@@ -71,7 +76,9 @@ kernels::MixingRule mixing_sizes(const AttentionSpec& spec) {
   return {.kernel_before = kernel(spec.multi_token.before),
           .kernel_after = kernel(spec.multi_token.after),
           .mix_before = mix(spec.head_mix.before),
-          .mix_after = mix(spec.head_mix.after)};
+          .mix_after = mix(spec.head_mix.after),
+          .equation = equation_of(spec.multi_token),
+          .renormalise = spec.multi_token.renormalise};
 }
 
 std::optional<std::string> why_not_mixed_rows(const kernels::Backend& backend,
@@ -255,10 +262,15 @@ Operation::Tensors MixingCall::backward(const Tensors& kept, const Tensors& grad
   return all;
 }
 
+// Asked for by why_not_mixing() on a device, and used by the run.
+std::shared_ptr<const BatchVisits> made_visits(const AttentionCall& call) {
+  return *call.made.get([&] { return visits_of(call); });
+}
+
 c10::intrusive_ptr<MixingCall> mixing_call(const AttentionCall& given) {
   auto call = c10::make_intrusive<MixingCall>();
   call->fused = fused_call(given);
-  call->fused->visits = visits_of(given);
+  call->fused->visits = made_visits(given);
   call->tokens = given.spec.multi_token;
   call->focus = given.spec.focus;
   call->members_bs = contiguous_members(given);
@@ -284,6 +296,30 @@ AttentionResult run_mixing(const AttentionCall& given) {
 
 }  // namespace
 
+namespace {
+
+// Reason of a backend that lacks settings or masks, which the CPU's has all of; asked with the
+// plan's visits.
+std::optional<std::string> why_not_there(const AttentionCall& call,
+                                         const kernels::Backend& backend) {
+  if (call.q.numel() == 0 || call.k.size(2) == 0) return "nothing to compute";
+  kernels::MemberMask members;
+  if (call.key_rule() == KeyRule::groups) members.key = &kSomeMember;
+  return with_kernel_type(kernel_dtype(call.q.scalar_type()), "attention", [&]<class T>(T) {
+    kernels::MixingForward<T> asked{
+        .sizes = sizes_of(FusedOperands{.q = call.q, .k = call.k, .v = call.v}),
+        .rule = asked_rule(call),
+        .mixing = mixing_sizes(call.spec),
+        .members = members};
+    if (auto why = backend.why_not(asked)) return why;  // before the plan is made
+    const auto visits = made_visits(call);
+    asked.visits = visits->visits;
+    return backend.why_not(asked);
+  });
+}
+
+}  // namespace
+
 std::optional<std::string> why_not_mixing(const AttentionCall& call) {
   const AttentionSpec& spec = call.spec;
   if (!joins_pairs(spec)) {
@@ -300,10 +336,11 @@ std::optional<std::string> why_not_mixing(const AttentionCall& call) {
     return fmt::format("no mixing kernel for {}", at::toString(dtype));
   const kernels::Backend* const backend = backend_of(call.q.device());
   if (backend == nullptr) return "no kernels for this device";
-  return with_kernel_type(kernel_dtype(dtype), "attention", [&]<class T>(T) {
+  const auto why = with_kernel_type(kernel_dtype(dtype), "attention", [&]<class T>(T) {
     return backend->why_not(
         kernels::MixingForward<T>{.sizes = sizes_of(spec), .mixing = mixing_sizes(spec)});
   });
+  return why || call.q.is_cpu() ? why : why_not_there(call, *backend);
 }
 
 bool has_mixing_backward(const AttentionCall& call) {

@@ -8,6 +8,7 @@
 #include "fovea/kernels/cuda/attention/focus.h"
 #include "fovea/kernels/cuda/decode/decoder.h"
 #include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/mixing/mixing.h"
 #include "fovea/kernels/device_services.h"
 
 namespace fovea::kernels::cuda {
@@ -15,15 +16,17 @@ namespace {
 
 Kernels all_kernels() {
   Kernels all;
-  const auto add = [&all]<class Problem>(Kernel<Problem>& kernel) {
+  const auto add = []<class Problem>(Kernel<Problem>& kernel, std::string_view (*isa)()) {
     kernel.run = [](const Problem& p) { cuda::run(p); };
     kernel.why_not = [](const Problem& p) { return cuda::why_not(p); };
-    kernel.isa = attention_isa;
+    kernel.isa = isa;
   };
-  add(static_cast<Kernel<AttentionForward<BFloat16>>&>(all));
-  add(static_cast<Kernel<AttentionBackward<BFloat16>>&>(all));
-  add(static_cast<Kernel<FocusForward<BFloat16>>&>(all));
-  add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all));
+  add(static_cast<Kernel<AttentionForward<BFloat16>>&>(all), attention_isa);
+  add(static_cast<Kernel<AttentionBackward<BFloat16>>&>(all), attention_isa);
+  add(static_cast<Kernel<FocusForward<BFloat16>>&>(all), attention_isa);
+  add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all), attention_isa);
+  add(static_cast<Kernel<MixingForward<BFloat16>>&>(all), mixing_isa);
+  add(static_cast<Kernel<MixingBackward<BFloat16>>&>(all), mixing_isa);
   static_cast<Decoders<BFloat16>&>(all) = {make_decoder, why_not_decoder};
   return all;
 }

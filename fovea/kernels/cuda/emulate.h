@@ -9,6 +9,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -47,20 +48,34 @@ struct PendingCopy {
 };
 
 struct Fiber {
-  ucontext_t context;
+  ucontext_t context;  ///< where it starts
+  jmp_buf at;          ///< where it goes on: without the system call that a context's switch makes
   std::vector<char> stack;
-  bool done = false;
+  bool started = false, done = false;
   std::vector<PendingCopy> copies;
   int committed = 0, landed = 0;
   uint64_t in[12];  // arguments of the current warp instruction
   uint32_t out[4];
-  int meetings = 0, block_meetings = 0;
+};
+
+/// Those who wait for the rest of a warp or block.
+struct Meeting {
+  int waiting = 0;
+  long generation = 0;
+
+  void end() {
+    waiting = 0;
+    ++generation;
+  }
 };
 
 struct Machine {
   std::vector<unsigned char> shared;
   std::vector<Fiber> fibers;
-  ucontext_t scheduler;
+  std::vector<Meeting> warps;
+  Meeting block_meeting;
+  int running = 0;  ///< fibers that are not done
+  jmp_buf scheduler;
   int current = 0;
   dim3 block, grid, block_dim;
   std::function<void()> body;
@@ -70,29 +85,41 @@ inline Machine& machine() {
   return m;
 }
 inline Fiber& self() { return machine().fibers[machine().current]; }
-inline void yield() { swapcontext(&self().context, &machine().scheduler); }
+inline void yield() {
+  if (_setjmp(self().at) == 0) _longjmp(machine().scheduler, 1);
+}
+/// Lets a fiber go on until it yields. Not inlined: nothing of the caller lives across the jump.
+[[gnu::noinline]] inline void resume(int fiber) {
+  Machine& m = machine();
+  m.current = fiber;
+  if (_setjmp(m.scheduler) != 0) return;
+  Fiber& f = m.fibers[static_cast<size_t>(fiber)];
+  if (f.started) _longjmp(f.at, 1);
+  f.started = true;
+  setcontext(&f.context);
+}
 
-// All 32 lanes reach the same meeting; `work(first lane)` runs once, in the last one.
+/// All 32 lanes reach the same meeting; `work(first lane)` runs once, in the last one. Callers meet
+/// again before arguments that are still needed are written over.
 template <class Work>
 void meet_warp(Work work) {
   Machine& m = machine();
-  const int me = m.current, first = me / 32 * 32;
-  const int mine = ++m.fibers[me].meetings;
-  int arrived = 0;
-  for (int l = first; l < first + 32; ++l) arrived += m.fibers[l].meetings >= mine;
-  if (arrived == 32) work(&m.fibers[first]);
-  while (true) {
-    bool all = true;
-    for (int l = first; l < first + 32; ++l) all &= m.fibers[l].meetings >= mine;
-    if (all) break;
-    yield();
+  const size_t warp = static_cast<size_t>(m.current) / 32;
+  Meeting& meeting = m.warps[warp];
+  if (++meeting.waiting == 32) {
+    work(&m.fibers[warp * 32]);
+    meeting.end();
+    return;
   }
-  // A second meeting, so that nobody overwrites arguments that are still needed.
+  const long mine = meeting.generation;
+  while (meeting.generation == mine) yield();
 }
 
 inline void trampoline() {
-  machine().body();
+  Machine& m = machine();
+  m.body();
   self().done = true;
+  if (--m.running > 0 && m.block_meeting.waiting == m.running) m.block_meeting.end();
   while (true) yield();
 }
 
@@ -113,15 +140,18 @@ void run(dim3 grid, int threads, int shared_bytes, Kernel kernel) {
         }
         for (Fiber& f : m.fibers) {
           f.stack.resize(256 * 1024);
-          f.done = false;
+          f.started = f.done = false;
           f.copies.clear();
-          f.committed = f.landed = f.meetings = f.block_meetings = 0;
+          f.committed = f.landed = 0;
           getcontext(&f.context);
           f.context.uc_stack.ss_sp = f.stack.data();
           f.context.uc_stack.ss_size = f.stack.size();
           f.context.uc_link = nullptr;
           makecontext(&f.context, trampoline, 0);
         }
+        m.warps.assign(static_cast<size_t>(threads + 31) / 32, {});
+        m.block_meeting = {};
+        m.running = threads;
         int left = threads, turn = 0;
         while (left) {
           left = 0;
@@ -129,8 +159,7 @@ void run(dim3 grid, int threads, int shared_bytes, Kernel kernel) {
           for (int n = 0; n < threads; ++n) {
             const int i = turn % 2 ? n : threads - 1 - n;  // both orders
             if (m.fibers[i].done) continue;
-            m.current = i;
-            swapcontext(&m.scheduler, &m.fibers[i].context);
+            resume(i);
             left += !m.fibers[i].done;
           }
         }
@@ -334,13 +363,9 @@ inline void sync_warp() {
 inline void sync_block() {
   using namespace emulation;
   Machine& m = machine();
-  const int mine = ++self().block_meetings;
-  while (true) {
-    bool all = true;
-    for (Fiber& f : m.fibers) all &= f.done || f.block_meetings >= mine;
-    if (all) break;
-    yield();
-  }
+  if (++m.block_meeting.waiting == m.running) return m.block_meeting.end();
+  const long mine = m.block_meeting.generation;
+  while (m.block_meeting.generation == mine) yield();
 }
 
 inline void add_global(float* at, float v) { *at += v; }

@@ -32,6 +32,12 @@ void copy_to_device(void* to, const void* from, int64_t bytes, Stream stream) {
         "a copy to the GPU");
 }
 
+void copy_on_device(void* to, const void* from, int64_t bytes, Stream stream) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
+                        static_cast<cudaStream_t>(stream)),
+        "a copy on the GPU");
+}
+
 void fill_with_zeros(void* to, int64_t bytes, Stream stream) {
   check(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)),
         "clearing memory of the GPU");
