@@ -61,6 +61,19 @@ std::vector<Named> settings() {
     n.spec.mask.window = 30, n.spec.mask.sinks = 2;
     n.context = packed_context({90, 60});
   });
+  for (const auto gate : {FocusSpec::Gate::log, FocusSpec::Gate::logsig, FocusSpec::Gate::mul})
+    add("soft Focus", [&](Named& n) {
+      focus(n, 1);
+      n.spec.focus.gate = gate, n.spec.focus.learned_strength = false;
+      n.name += " " + std::string(enum_name(gate));
+    });
+  add("soft Focus, learned strength and temperature, documents", [&](Named& n) {
+    focus(n, 1);
+    n.spec.focus.gate = FocusSpec::Gate::logsig;
+    n.spec.focus.learned_strength = true;
+    n.spec.temperature.kind = TemperatureSpec::Kind::learned;
+    n.context = packed_context({90, 60});
+  });
   add("hard Focus", [&](Named& n) { focus(n, 1); });
   add("hard Focus, two groups a token", [&](Named& n) { focus(n, 2); });
   return all;
@@ -132,7 +145,8 @@ TEST_F(DeviceKernels, RunWhereTheyAreAskedFor) {
     if (n.name == "full") continue;  // a build may lack it
     const AttentionInputs in = moved(random_inputs(n.spec, 2, 150), device, at::kBFloat16);
     const AttentionResult result = attention(n.spec, in.q, in.k, in.v, in.tensors, n.context);
-    const PathName ours = n.spec.focus.active() ? PathName::grouped : PathName::fused;
+    const bool hard = n.spec.focus.gate == FocusSpec::Gate::hard;
+    const PathName ours = hard ? PathName::grouped : PathName::fused;
     EXPECT_EQ(result.path.name, ours) << n.name << ": " << result.path.reason.text();
   }
 }

@@ -34,7 +34,7 @@ Reason reason_against(const P& p) {
   if (Reason why = why_not_sizes(p.sizes)) return why;
   if (Reason why = why_not_rule(p.rule)) return why;
   if (p.rule.tau != nullptr || p.rule.soft_cap > 0.0f || p.rule.alibi != nullptr ||
-      p.rule.sink_logit != nullptr)
+      p.rule.sink_logit != nullptr || p.rule.gate.form != PairGate::Form::none)
     return "CUDA kernels of hard Focus have plain scores";
   if (p.groups.rule.mask != MaskRule{})
     return "CUDA kernels of hard Focus have the causal mask alone";
