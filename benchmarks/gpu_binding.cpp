@@ -95,6 +95,12 @@ struct GpuCall {
   void* rest;               ///< as out: the part that rounding took
   const uint64_t* members;  ///< hard Focus where it is given, [batch][keys]; no plan is read then
   int64_t groups, most_groups, focus_window, focus_sinks;
+  /// A soft gate of Focus (kernels/common/pair_gate.h), its form by number; factors [batch][tokens]
+  /// [groups], gradients [batch][heads of the side][tokens][groups].
+  int64_t gate_form;
+  float gate_offset;
+  const float *gate_query, *gate_key;
+  float *dgate_query, *dgate_key;
 };
 
 /// A mask of neighbouring tokens: queries are the last of the keys. documents: [batch][keys]
@@ -145,6 +151,16 @@ Problem problem_of(const GpuCall& c, const std::vector<Visits>* plan) {
   p.rule.soft_cap = c.soft_cap;
   p.rule.alibi = c.alibi;
   p.rule.sink_logit = c.sink_logit;
+  if (c.gate_form != 0)
+    p.rule.gate = {.form = static_cast<kernels::PairGate::Form>(c.gate_form),
+                   .offset = c.gate_offset,
+                   .window = c.focus_window,
+                   .sinks = c.focus_sinks,
+                   .columns = c.groups,
+                   .query = c.gate_query,
+                   .key = c.gate_key,
+                   .query_batch = c.queries * c.groups,
+                   .key_batch = c.keys * c.groups};
   if constexpr (requires { p.visits; })
     p.visits = *plan;
   else
@@ -179,6 +195,10 @@ void run_backward(const GpuCall& c, const std::vector<Visits>* plan) {
   if constexpr (requires { p.dtau; }) {
     p.dtau = c.dtau;
     p.dsink = c.dsink;
+  }
+  if constexpr (requires { p.dgate_query; }) {
+    p.dgate_query = c.dgate_query;
+    p.dgate_key = c.dgate_key;
   }
   backend().run(p);
 }

@@ -32,6 +32,12 @@ class Settings:
     most_groups: int = 1
     focus_window: int = 128
     focus_sinks: int = 4
+    gate: str | None = None  # soft Focus: log, logsig or mul
+    gate_query: torch.Tensor | None = None  # [batch, queries, groups] float32, the strength a factor of it
+    gate_key: torch.Tensor | None = None  # [batch, keys, groups]
+
+
+GATES = {"log": (1, 1e-6), "logsig": (3, -2.0), "mul": (4, 0.0)}  # form, offset of z
 
 
 class Call(Structure):  # GpuCall of gpu_binding.cpp
@@ -40,7 +46,9 @@ class Call(Structure):  # GpuCall of gpu_binding.cpp
                 + [("scale", c_float), ("soft_cap", c_float)]
                 + [(name, c_void_p) for name in ("tau", "alibi", "sink_logit", "dout", "dlse", "dq", "dk", "dv", "dtau",
                                                  "dsink", "rest", "members")]
-                + [(name, c_int64) for name in ("groups", "most_groups", "focus_window", "focus_sinks")])
+                + [(name, c_int64) for name in ("groups", "most_groups", "focus_window", "focus_sinks", "gate_form")]
+                + [("gate_offset", c_float)]
+                + [(name, c_void_p) for name in ("gate_query", "gate_key", "dgate_query", "dgate_key")])
 
 
 class Library:
@@ -70,6 +78,10 @@ class Attention:
         self.dq, self.dk, self.dv = (torch.full_like(x, nan) for x in (q, k, v))
         self.dtau = torch.full_like(self.lse, nan) if settings.tau is not None else None
         self.dsink = torch.full((batch, heads), nan, device=q.device) if settings.sink_logit is not None else None
+        self.dgate_query = self.dgate_key = None
+        if settings.gate is not None:
+            self.dgate_query = torch.full((batch, heads, queries, settings.groups), nan, device=q.device)
+            self.dgate_key = torch.full((batch, k.shape[1], k.shape[2], settings.groups), nan, device=q.device)
         self.c = c = Call()
         c.batch, c.heads, c.kv_heads = batch, heads, k.shape[1]
         c.queries, c.keys, c.head_dim = queries, k.shape[2], width
@@ -77,11 +89,13 @@ class Attention:
         for name, x in (("q", q), ("k", k), ("v", v), ("out", self.out), ("lse", self.lse), ("tau", settings.tau),
                         ("alibi", settings.alibi), ("sink_logit", settings.sink_logit), ("dout", d_out), ("dlse", d_lse),
                         ("dq", self.dq), ("dk", self.dk), ("dv", self.dv), ("dtau", self.dtau), ("dsink", self.dsink), ("rest", self.rest),
-                        ("members", settings.members)):
+                        ("members", settings.members), ("gate_query", settings.gate_query), ("gate_key", settings.gate_key),
+                        ("dgate_query", self.dgate_query), ("dgate_key", self.dgate_key)):
             assert x is None or x.is_contiguous()
             setattr(c, name, x.data_ptr() if x is not None else None)
         c.groups, c.most_groups = settings.groups, settings.most_groups
         c.focus_window, c.focus_sinks = settings.focus_window, settings.focus_sinks
+        c.gate_form, c.gate_offset = GATES[settings.gate] if settings.gate is not None else (0, 0.0)
         labels = None if settings.documents is None else settings.documents.to(torch.int64).contiguous()
         self.plan = c_void_p()
         library.call("plan", c_int64(batch), c_int64(queries), c_int64(k.shape[2]), c_int64(settings.causal),
@@ -122,7 +136,23 @@ def seen(settings: Settings, batch: int, queries: int, keys: int) -> torch.Tenso
     return see[:, None].cuda()
 
 
-def formula(q, k, v, settings: Settings, tau, sink_logit):
+def gated(s, settings: Settings, gate_query, gate_key):
+    """Scores by the soft gate of Focus, local pairs as they are."""
+    z = (gate_query @ gate_key.transpose(-1, -2) + GATES[settings.gate][1])[:, None]
+    queries, keys = z.shape[-2:]
+    i = keys - queries + torch.arange(queries, device="cuda")[:, None]
+    j = torch.arange(keys, device="cuda")
+    start = torch.zeros_like(j)[None]
+    if settings.documents is not None:
+        labels = settings.documents.cuda()
+        start = torch.where(torch.cat([torch.ones_like(labels[:, :1]), labels.diff(dim=1)], 1) != 0, j, 0).cummax(1).values
+    local = (i - j < settings.focus_window) | (j - start < settings.focus_sinks)[:, None, None]
+    other = {"log": lambda: s + torch.log(z), "logsig": lambda: s + torch.nn.functional.logsigmoid(z),
+             "mul": lambda: s * torch.sigmoid(z)}[settings.gate]()
+    return torch.where(local, s, other)
+
+
+def formula(q, k, v, settings: Settings, tau, sink_logit, gate_query=None, gate_key=None):
     """Output and lse by tensor operations in the dtype of the operands; differentiable."""
     batch, heads, queries, width = q.shape
     keys, repeat = k.shape[2], heads // k.shape[1]
@@ -131,6 +161,8 @@ def formula(q, k, v, settings: Settings, tau, sink_logit):
     s = s / tau[:, None, :, None] if tau is not None else s * (settings.scale or width**-0.5)
     if settings.soft_cap:
         s = settings.soft_cap * torch.tanh(s / settings.soft_cap)
+    if settings.gate is not None:
+        s = gated(s, settings, gate_query, gate_key)
     if settings.alibi is not None:
         i = keys - queries + torch.arange(queries, device="cuda")[:, None]
         s = s - settings.alibi.to(s.dtype)[None, :, None, None] * (i - torch.arange(keys, device="cuda")[None, :])
@@ -148,7 +180,10 @@ def by_formula(q, k, v, settings: Settings, d_out, d_lse, dtype) -> dict[str, to
         leaves["dtau"] = settings.tau
     if settings.sink_logit is not None:
         leaves["dsink"] = settings.sink_logit
+    if settings.gate is not None:
+        leaves["dgate_query"], leaves["dgate_key"] = settings.gate_query, settings.gate_key
     leaves = {name: x.detach().to(dtype).requires_grad_() for name, x in leaves.items()}
-    out, lse = formula(leaves["dq"], leaves["dk"], leaves["dv"], settings, leaves.get("dtau"), leaves.get("dsink"))
+    out, lse = formula(leaves["dq"], leaves["dk"], leaves["dv"], settings, leaves.get("dtau"), leaves.get("dsink"),
+                       leaves.get("dgate_query"), leaves.get("dgate_key"))
     grads = torch.autograd.grad([out, lse], list(leaves.values()), [d_out.to(out.dtype), d_lse.to(lse.dtype)])
     return {"out": out.detach(), "lse": lse.detach(), **dict(zip(leaves, grads))}

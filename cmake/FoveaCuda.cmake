@@ -132,6 +132,11 @@ template struct fovea::kernels::cuda::mixing::Products<${head_dim}>;
   fovea_cuda_unit(mixing_mixes mixing "#include \"fovea/kernels/cuda/mixing/launch_mixes.cuh\"\n")
 endfunction()
 
+# fovea_cuda_gate(): the passes over tokens around kernels with a soft gate.
+function(fovea_cuda_gate)
+  fovea_cuda_unit(gate rows "#include \"fovea/kernels/cuda/attention/gate_rows.cuh\"\n")
+endfunction()
+
 # fovea_add_cuda(): the target fovea_cuda of all units so far.
 function(fovea_add_cuda)
   get_property(objects GLOBAL PROPERTY FOVEA_CUDA_OBJECTS)

@@ -4,6 +4,7 @@
 # SPDX-License-Identifier: Apache-2.0
 fovea_cuda_plan()
 fovea_cuda_decoder()
+fovea_cuda_gate()
 foreach(head_dim 64 128)
   fovea_cuda_rows(${head_dim})
   # The list is searched in this order: what knows less comes first.
@@ -18,6 +19,9 @@ foreach(head_dim 64 128)
     endforeach()
     fovea_cuda_attention(mma ${head_dim} plain full)
     fovea_cuda_attention(mma ${head_dim} plain causal)
+    fovea_cuda_attention(wgmma ${head_dim} gate documents)
+    fovea_cuda_attention(wgmma ${head_dim} gate_any any)
+    fovea_cuda_attention(mma ${head_dim} gate_any any)
     foreach(mask groups groups_several local_rest)
       fovea_cuda_attention(wgmma ${head_dim} plain ${mask})
       fovea_cuda_attention(mma ${head_dim} plain ${mask})

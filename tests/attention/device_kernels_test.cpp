@@ -85,6 +85,19 @@ std::vector<Named> settings() {
     convolved(n, {6, 11}, {4, 5});
     n.context = packed_context({40, 35});
   });
+  for (const auto gate : {FocusSpec::Gate::log, FocusSpec::Gate::logsig, FocusSpec::Gate::mul})
+    add("soft Focus", [&](Named& n) {
+      focus(n, 1);
+      n.spec.focus.gate = gate, n.spec.focus.learned_strength = false;
+      n.name += " " + std::string(enum_name(gate));
+    });
+  add("soft Focus, learned strength and temperature, documents", [&](Named& n) {
+    focus(n, 1);
+    n.spec.focus.gate = FocusSpec::Gate::logsig;
+    n.spec.focus.learned_strength = true;
+    n.spec.temperature.kind = TemperatureSpec::Kind::learned;
+    n.context = packed_context({90, 60});
+  });
   add("hard Focus", [&](Named& n) { focus(n, 1); });
   add("hard Focus, two groups a token", [&](Named& n) { focus(n, 2); });
   return all;
@@ -156,7 +169,8 @@ TEST_F(DeviceKernels, RunWhereADeviceHasThem) {
     const AttentionInputs in =
         moved(random_inputs(n.spec, n.batch, n.tokens), device, at::kBFloat16);
     const AttentionResult result = attention(n.spec, in.q, in.k, in.v, in.tensors, n.context);
-    const PathName ours = n.spec.focus.active() ? PathName::grouped : PathName::fused;
+    const bool hard = n.spec.focus.gate == FocusSpec::Gate::hard;
+    const PathName ours = hard ? PathName::grouped : PathName::fused;
     EXPECT_EQ(result.path.name, ours) << n.name << ": " << result.path.reason.text();
   }
 }

@@ -96,6 +96,44 @@ TEST(CudaAttention, CombinationsRunOnAKernelThatKnowsMore) {
   expect_truth_everywhere(s, "documents and window");
 }
 
+using Form = kernels::PairGate::Form;
+kernels::PairGate gate(Form form, int64_t columns) {
+  const float offset = form == Form::weight || form == Form::capped_weight ? 1e-6f : -0.7f;
+  return {.form = form, .offset = offset, .window = 40, .sinks = 2, .columns = columns};
+}
+
+TEST(CudaAttention, SoftGatesOfFocusAndTheirGradients) {
+  for (const Form form :
+       {Form::weight, Form::capped_weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
+    PointwiseSettings s = settings({2, 1, 1, 140, 140, 64, 64});
+    s.gate = gate(form, 8);
+    expect_truth_everywhere(s, "gate " + std::to_string(static_cast<int>(form)));
+  }
+}
+
+TEST(CudaAttention, SoftGatesBesideOtherSettings) {
+  for (const Form form : {Form::weight, Form::sigmoid_weight, Form::sigmoid_logit}) {
+    const std::string name = "gate " + std::to_string(static_cast<int>(form));
+    PointwiseSettings s = settings({1, 2, 1, 150, 150, 64, 64});
+    s.gate = gate(form, 11);
+    s.tau = s.alibi = s.sink = true;
+    s.documents = 2, s.mask.window = 60, s.mask.sinks = 3;
+    expect_truth_everywhere(s, name + " and everything");
+    s = settings({1, 1, 1, 70, 200, 64, 64});
+    s.gate = gate(form, 3);
+    s.gate.window = 1, s.gate.sinks = 0;
+    expect_truth_everywhere(s, name + " of the last queries");
+  }
+}
+
+TEST(CudaAttention, SoftGatesOfPackedDocumentsAndWideHeads) {
+  PointwiseSettings s = settings({1, 1, 1, 200, 200, 128, 128});
+  s.gate = gate(Form::weight, 5);
+  s.documents = 2;
+  const On on(kHopper);
+  expect_truth<BFloat16>(s, "gate, documents, head size 128");
+}
+
 TEST(CudaAttention, ScratchGoesBack) {
   const int64_t before = scratch_in_use();
   PointwiseProblem<BFloat16>(settings({1, 1, 1, 40, 40, 64, 64})).by_kernels();
@@ -120,6 +158,13 @@ TEST(CudaAttention, SaysWhyItDoesNotRunACall) {
   auto biased = question(64, 64);
   biased.rule.distance_bias = &number;
   EXPECT_NE(backend.why_not(biased)->find("T5"), std::string::npos);
+  auto gated = question(64, 64);
+  gated.rule.gate = gate(Form::weight, 17);
+  EXPECT_NE(backend.why_not(gated)->find("16 columns"), std::string::npos);
+  gated.rule.gate.columns = 16;
+  EXPECT_EQ(backend.why_not(gated), std::nullopt);
+  gated.rule.soft_cap = 1.0f;
+  EXPECT_NE(backend.why_not(gated)->find("soft-cap"), std::string::npos);
   float stats = 0.0f;
   auto told = question(64, 64);
   told.stats = &stats;

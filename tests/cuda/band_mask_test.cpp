@@ -73,6 +73,13 @@ TEST(BandMask, RowsOfABatchHaveDocumentsOfTheirOwn) {
   EXPECT_EQ(mask.doc_start[12 + 5], 5);
 }
 
+TEST(BandMask, TellsWhetherDocumentsAreThereFromTheirStart) {
+  std::vector<TokenPlace> text = packed({5, 7});
+  EXPECT_TRUE(band({}, text, text).from_start);
+  text.erase(text.begin());
+  EXPECT_FALSE(band({}, text, text).from_start);
+}
+
 TEST(BandMask, RefusesMasksThatAreNoBand) {
   using Sparsity = MaskRule::Sparsity;
   const std::vector<TokenPlace> text = packed({20});

@@ -26,6 +26,7 @@ void reach(HeadRows<T>& x) {
 }
 void reach(ScoreParameters& rule) {
   reach(rule.tau), reach(rule.alibi), reach(rule.distance_bias), reach(rule.sink_logit);
+  reach(rule.gate.query), reach(rule.gate.key);
 }
 
 void reach(MixingRule& mixing) {
@@ -46,6 +47,7 @@ Problem reachable(Problem p) {
   if constexpr (requires { p.dq; }) {
     reach(p.dout), reach(p.dlse), reach(p.dq), reach(p.dk), reach(p.dv);
     if constexpr (requires { p.dtau; }) reach(p.dtau), reach(p.dsink);
+    if constexpr (requires { p.dgate_query; }) reach(p.dgate_query), reach(p.dgate_key);
   }
   return p;
 }

@@ -4,6 +4,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/attention/paths/fused_call.h"
 
+#include <limits>
+
 #include "fovea/attention/backend.h"
 #include "fovea/attention/positions/bias.h"
 
@@ -72,11 +74,13 @@ std::pair<at::Tensor, at::Tensor> gate_factors(const FocusSpec& focus, int64_t q
 }
 
 // Agreements are not negative, so only the threshold makes z small. A learned strength stands in
-// the last column, times the threshold.
+// the last column, times the threshold. Kernels of other devices do not ask: the host cannot read
+// it there.
 float least_gate(const FusedCall& call, const FusedOperands& x) {
   const kernels::PairGate& gate = call.rule.gate;
   if (gate.form != kernels::PairGate::Form::sigmoid_weight || !call.learned_gate)
     return gate.offset;
+  if (!x.gate_btk.is_cpu()) return -std::numeric_limits<float>::infinity();
   return x.gate_btk.numel() > 0 ? x.gate_btk.const_data_ptr<float>()[x.gate_btk.size(2) - 1] : 0.0f;
 }
 
@@ -114,7 +118,12 @@ kernels::ScoreParameters asked_rule(const AttentionCall& call) {
   static constexpr float kGiven = 0.0f;
   kernels::ScoreParameters rule{.soft_cap = static_cast<float>(call.spec.soft_cap),
                                 .dropout = call.drops_weights() ? 0.5f : 0.0f};
-  rule.gate.form = gate_form(call.spec.focus).form;
+  const FocusSpec& focus = call.spec.focus;
+  const bool sorts = focus.gate == FocusSpec::Gate::straight_through;
+  rule.gate = {.form = gate_form(focus).form,
+               .window = focus.window,
+               .sinks = focus.sinks,
+               .columns = focus.groups * (sorts ? 3 : 1) + (focus.reads_strength() ? 1 : 0)};
   if (call.tensors.tau_bt.defined()) rule.tau = &kGiven;
   if (call.tensors.bias_table.defined()) rule.distance_bias = &kGiven;
   if (call.tensors.sink_logit_h.defined()) rule.sink_logit = &kGiven;

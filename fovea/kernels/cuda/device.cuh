@@ -114,6 +114,13 @@ FOVEA_DEVICE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// An 8x8 matrix of 16-bit elements, transposed: lane l has columns 2 (l%4) and the next of row l/4.
+FOVEA_DEVICE uint32_t transpose(uint32_t v) {
+  uint32_t r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
+  return r;
+}
+
 // Two floats to two bfloat16 numbers, `low` in the low half.
 FOVEA_DEVICE uint32_t pack(float low, float high) {
   uint32_t r;
@@ -130,6 +137,7 @@ FOVEA_DEVICE float exp2_fast(float x) {
   return y;
 }
 FOVEA_DEVICE float log2_fast(float x) { return __log2f(x); }
+FOVEA_DEVICE float divide_fast(float x, float y) { return __fdividef(x, y); }
 // Absolute error near 1e-7: a soft-cap multiplies it by the cap. (tanh.approx: 5e-4.)
 FOVEA_DEVICE float tanh_exact(float x) {
   return 1.0f - __fdividef(2.0f, exp2_fast(x * (2.0f * kLog2e)) + 1.0f);

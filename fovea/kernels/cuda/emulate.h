@@ -312,6 +312,20 @@ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   meet_warp([](Fiber*) {});
 }
 
+inline uint32_t transpose(uint32_t v) {
+  using namespace emulation;
+  self().in[0] = v;
+  meet_warp([](Fiber*) {});
+  const Fiber* lanes = &machine().fibers[machine().current / 32 * 32];
+  const int l = machine().current % 32, row = l / 4, column = 2 * (l % 4);
+  const auto element = [&](int from) {
+    return static_cast<uint32_t>(lanes[from * 4 + row / 2].in[0] >> (16 * (row % 2))) & 0xffffu;
+  };
+  const uint32_t r = element(column) | element(column + 1) << 16;
+  meet_warp([](Fiber*) {});
+  return r;
+}
+
 inline uint32_t pack(float low, float high) {
   return emulation::float_to_bf16(low) | uint32_t(emulation::float_to_bf16(high)) << 16;
 }
@@ -319,6 +333,7 @@ inline float2 unpack(uint32_t v) { return {emulation::half_of(v, 0), emulation::
 
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float log2_fast(float x) { return std::log2(x); }
+inline float divide_fast(float x, float y) { return x / y; }
 inline float tanh_exact(float x) { return std::tanh(x); }
 inline float infinity() { return INFINITY; }
 inline float max_of(float a, float b) { return std::fmax(a, b); }

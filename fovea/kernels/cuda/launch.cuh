@@ -4,7 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "fovea/kernels/cuda/device.cuh"
-#include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/stream.h"
 
 namespace fovea::kernels::cuda {
 

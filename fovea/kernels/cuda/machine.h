@@ -9,12 +9,10 @@
 #include <cstdint>
 #include <string>
 
+#include "fovea/kernels/cuda/stream.h"
 #include "fovea/kernels/device_services.h"
 
 namespace fovea::kernels::cuda {
-
-/// A cudaStream_t.
-using Stream = void*;
 
 struct Machine {
   int major = 0, minor = 0;  ///< compute capability

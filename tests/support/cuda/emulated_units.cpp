@@ -3,6 +3,7 @@
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
+#include "fovea/kernels/cuda/attention/gate_rows.cuh"
 #include "fovea/kernels/cuda/attention/launch_mma.cuh"
 #include "fovea/kernels/cuda/attention/launch_rows.cuh"
 #include "fovea/kernels/cuda/attention/launch_wgmma.cuh"
@@ -27,6 +28,10 @@ std::span<const Unit> units() {
       unit_of<Generation::mma, 64, ScoreForm::plain, MaskForm::causal>(),
       unit_of<Generation::mma, 64, ScoreForm::any, MaskForm::any>(),
       unit_of<Generation::mma, 128, ScoreForm::any, MaskForm::any>(),
+      unit_of<Generation::wgmma, 64, ScoreForm::gate, MaskForm::documents>(),
+      unit_of<Generation::wgmma, 64, ScoreForm::gate_any, MaskForm::any>(),
+      unit_of<Generation::wgmma, 128, ScoreForm::gate, MaskForm::documents>(),
+      unit_of<Generation::mma, 64, ScoreForm::gate_any, MaskForm::any>(),
       unit_of<Generation::wgmma, 64, ScoreForm::plain, MaskForm::groups>(),
       unit_of<Generation::wgmma, 64, ScoreForm::plain, MaskForm::groups_several>(),
       unit_of<Generation::wgmma, 64, ScoreForm::plain, MaskForm::local_rest>(),

@@ -5,8 +5,10 @@
 #include <limits>
 
 #include "fovea/kernels/cuda/attention/band_masks.h"
+#include "fovea/kernels/cuda/attention/gate.h"
 #include "fovea/kernels/cuda/attention/operands.h"
 #include "fovea/kernels/cuda/attention/units.h"
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda {
 namespace {
@@ -15,7 +17,9 @@ namespace {
 constexpr int32_t kNoWindow = std::numeric_limits<int32_t>::max() / 2;
 
 CallForm form_of(const ScoreParameters& rule, const BandMask& mask) {
-  return {.temperature = rule.tau != nullptr,
+  const bool gated = rule.gate.form != PairGate::Form::none;
+  return {.gate_columns = gated ? static_cast<int>(rule.gate.columns) : 0,
+          .temperature = rule.tau != nullptr,
           .soft_cap = rule.soft_cap > 0.0f,
           .alibi = rule.alibi != nullptr,
           .causal = mask.causal,
@@ -36,12 +40,15 @@ template <class P>
 Reason reason_against(const P& p) {
   if (Reason why = why_not_sizes(p.sizes)) return why;
   if (Reason why = why_not_rule(p.rule)) return why;
+  if (Reason why = why_not_gate(p.rule)) return why;
   if (p.few != nullptr) return "CUDA kernels take no few keys more";
   const Machine machine = this_machine();
   if (Reason why = why_not_machine(machine)) return why;
   if (p.visits.empty()) return std::nullopt;
   const auto entry = band_masks().of(p.visits);
   if (entry->mask.why_not) return fmt::format("CUDA kernels do not know {}", *entry->mask.why_not);
+  if (const Reason why = why_not_gate(p.rule.gate, entry->mask))
+    return fmt::format("CUDA kernels do not know {}", *why);
   if (unit_for(machine, p.sizes.head_dim, form_of(p.rule, entry->mask)) == nullptr)
     return "this build or this GPU lacks the kernel for this score, mask and head size";
   return std::nullopt;
@@ -96,6 +103,7 @@ void run(const AttentionForward<BFloat16>& p) {
     unasked.emplace(Scratch::room<float>(rows));
     problem.lse = unasked->take<float>(rows);
   }
+  const GateCall gate(p.rule.gate, gate_chunks(unit.score), problem, stream);
   check(unit.forward(problem, stream), "attention");
 }
 
@@ -114,9 +122,12 @@ void run(const AttentionBackward<BFloat16>& p) {
   problem.delta = scratch.take<float>(rows);
   if (p.dtau != nullptr) problem.temperature_sum = zeros(scratch, rows, stream);
   problem.dq_sum = zeros(scratch, rows * p.sizes.head_dim, stream);
+  GateCall gate(p.rule.gate, gate_chunks(unit.score), problem, stream);
+  gate.want_gradients(problem, p.dgate_query, p.dgate_key, stream);
   check(unit.before(problem, stream), "the row sums of attention's gradient");
   check(unit.backward(problem, stream), "attention's gradient");
   check(unit.after(problem, unit.per_row(), false, stream), "the end of attention's gradient");
+  GateCall::finish(problem, stream);
 }
 
 }  // namespace fovea::kernels::cuda

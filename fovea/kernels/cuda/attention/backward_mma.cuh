@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "fovea/kernels/cuda/attention/band.cuh"
+#include "fovea/kernels/cuda/attention/gate.cuh"
 #include "fovea/kernels/cuda/attention/score.cuh"
 #include "fovea/kernels/cuda/attention/shapes.h"
 #include "fovea/kernels/cuda/attention/tile.cuh"
@@ -169,6 +170,7 @@ struct BackwardMma {
     const int dq_block = warp % (BM / 16), dq_half = warp / (BM / 16);
 
     float dk[DT][4] = {}, dv[DT][4] = {};
+    [[maybe_unused]] float of_gates[Score::kGated ? Score::kGateChunks : 1][4] = {};
 
 #pragma unroll 1
     for (int n = 0; n < steps; ++n) {
@@ -188,10 +190,13 @@ struct BackwardMma {
       const uint32_t rows = s_rows + (n & 1) * 3 * Shape::kRowBytes;
       const auto head = Score::head(p, at.h);
       const float constant = Score::kPerRow ? 1.0f : p.scale;
+      [[maybe_unused]] Reach reach = Reach::near;
       const bool wants_temperature = Score::kPerRow && p.d_temperature != nullptr;
       float* temperature_sum = p.temperature_sum + (int64_t(b) * p.heads + at.h) * p.padded + i0;
       float sums[8];
-      const auto elements = [&](auto masked) {
+      const auto elements = [&](auto masked, auto gate) {
+        constexpr GateKind kGate = decltype(gate)::value;
+        GateOf<Score, Visible, kGate> of_gate{p, at, i0, j0 + warp * 16, reach};
         typename Visible::Key key[2];
         if constexpr (decltype(masked)::value) {
 #pragma unroll
@@ -207,6 +212,10 @@ struct BackwardMma {
           if constexpr (Score::kPerRow)
             scale = load_shared_float2(rows + 2 * Shape::kRowBytes + column * 4);
           float pr[4], gradient[4];
+          [[maybe_unused]] float dz[4];
+          if constexpr (kGate != GateKind::none) {
+            if (x % of_gate.kBlocks == 0) of_gate.prepare(x);
+          }
 #pragma unroll
           for (int c = 0; c < 2; ++c) {
             const int i = i0 + column + c;
@@ -222,19 +231,29 @@ struct BackwardMma {
               if constexpr (decltype(masked)::value) {
                 if (!Visible::sees(p, row, key[half], j)) pr[e] = 0.0f;
               }
-              gradient[e] = pr[e] * (dp[x][e] - (c ? delta.y : delta.x));
+              const float d = dp[x][e] - (c ? delta.y : delta.x);
+              [[maybe_unused]] float gain = 1.0f;
+              if constexpr (kGate != GateKind::none)
+                dz[e] = of_gate.element(x, e, pr[e], d, Score::unbiased(head, x2, distance), gain);
+              gradient[e] = pr[e] * d;
               if constexpr (Score::kCap) gradient[e] *= Score::gain(head, x2, distance);
               if constexpr (Score::kPerRow) {
                 const float of_row = c ? lse2.y : lse2.x;
+                float log2_weight = x2;
+                if constexpr (kGate == GateKind::log_sigmoid)
+                  log2_weight = of_gate.ungated(x, e, x2);
                 const float add =
-                    pr[e] > 0.0f ? gradient[e] * Score::scaled(head, x2 - of_row, of_row, distance)
-                                 : 0.0f;
+                    pr[e] > 0.0f
+                        ? gradient[e] * Score::scaled(head, log2_weight - of_row, of_row, distance)
+                        : 0.0f;
                 sums[x % 4 * 2 + c] = half == 0 ? add : sums[x % 4 * 2 + c] + add;
                 gradient[e] *= row_scale;
               }
+              if constexpr (kGate == GateKind::sigmoid_logit) gradient[e] *= gain;
             }
           }
           if (wants_temperature && x % 4 == 3) add_column_sums(temperature_sum + (x - 3) * 8, sums);
+          if constexpr (kGate != GateKind::none) of_gate.add(x, dz, of_gates);
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             probability[x][half] = pack(pr[2 * half], pr[2 * half + 1]);
@@ -245,10 +264,29 @@ struct BackwardMma {
           }
         }
       };
-      if (Visible::full(p, at, i0, j0, BM, BN))
-        elements(std::false_type{});
-      else
-        elements(std::true_type{});
+      const GateIs<GateKind::none> no_gate;
+      if constexpr (Score::kGated) {
+        const int own = j0 + warp * 16;
+        reach = gate_reach<Visible>(p, at, i0, BM, own, 16);
+        if (reach != Reach::near && p.gate != GateKind::weight)
+          gate_products<Score::kGateChunks>(
+              p, at, s, p.gate_key, own, p.gate_query, i0, reach,
+              [&](int x, int e) {
+                if constexpr (!Score::kPerRow) return 1.0f / (constant * kLog2e);
+                const float2 scale =
+                    load_shared_float2(rows + 2 * Shape::kRowBytes + (x * 8 + 2 * t) * 4);
+                return divide_fast(1.0f, (e % 2 ? scale.y : scale.x) * kLog2e);
+              },
+              [&](int x, int e) {
+                return local_keys<Visible>(p, at, i0 + x * 8 + 2 * t + e % 2)
+                    .has(own + gr + e / 2 * 8);
+              });
+        with_gate(p, reach, [&](auto gate) { elements(std::true_type{}, gate); });
+      } else if (Visible::full(p, at, i0, j0, BM, BN)) {
+        elements(std::false_type{}, no_gate);
+      } else {
+        elements(std::true_type{}, no_gate);
+      }
 
       accumulate(dv, probability, do_right, offset);
       sync_block();
@@ -278,6 +316,7 @@ struct BackwardMma {
       accumulate(dk, ds, q_right, offset);
     }
     copy_wait<0>();
+    if constexpr (Score::kGated) store_key_gates(p, at, j0 + warp * 16, of_gates);
 
     const float factor = Score::kPerRow ? 1.0f : p.scale;
     if constexpr (Visible::kAddsToKeys) {

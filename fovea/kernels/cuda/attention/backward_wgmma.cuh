@@ -235,13 +235,34 @@ struct BackwardWgmma {
     return load_shared_float2(rows + kScale + column * 4);
   }
 
+  // The gate on raw products of a query tile with this warp's 16 keys; `rows` as above.
+  FOVEA_DEVICE static void gate(const Problem& p, const Place& at, float (&s)[NT][4], int i0,
+                                int key0, uint32_t rows) {
+    const int t = threadIdx.x % 4, gr = threadIdx.x % 32 / 4, own = key0 - gr;
+    const Reach reach = gate_reach<Visible>(p, at, i0, BM, own, 16);
+    if (reach == Reach::near || p.gate == GateKind::weight) return;
+    gate_products<Score::kGateChunks>(
+        p, at, s, p.gate_key, own, p.gate_query, i0, reach,
+        [&](int x, int e) {
+          const float2 scale = scales(p, rows, x * 8 + 2 * t);
+          return divide_fast(1.0f, (e % 2 ? scale.y : scale.x) * kLog2e);
+        },
+        [&](int x, int e) {
+          return local_keys<Visible>(p, at, i0 + x * 8 + 2 * t + e % 2).has(key0 + e / 2 * 8);
+        });
+  }
+
   // dp -> dS^T = P^T (dP^T - delta), times the gain of a cap and the scale of the row, in `ds` and,
   // as rows of keys, at `to` in shared memory. P^T (s) becomes the left operand of dV. A cap takes
-  // the logit back from P^T.
+  // the logit back from P^T. A gate of weights joins P^T here. Gates' gradients go to of_gates.
+  template <GateKind kGate, int kChunks>
   FOVEA_DEVICE static void score_gradient(const Problem& p, const Place& at,
                                           uint32_t (&ds)[NT / 2][4], float (&dp)[NT][4],
-                                          const float (&s)[NT][4], uint32_t (&left)[NT / 2][4],
-                                          int i0, int key0, uint32_t rows, uint32_t to, int local) {
+                                          float (&s)[NT][4], uint32_t (&left)[NT / 2][4], int i0,
+                                          int key0, uint32_t rows, uint32_t to, int local,
+                                          Reach reach, float (&of_gates)[kChunks][4]) {
+    constexpr bool kGated = kGate != GateKind::none;
+    GateOf<Score, Visible, kGate> of_gate{p, at, i0, key0 - int(threadIdx.x) % 32 / 4, reach};
     const int t = threadIdx.x % 4;
     const auto head = Score::head(p, at.h);
     const bool wants_temperature = Score::kPerRow && p.d_temperature != nullptr;
@@ -252,17 +273,37 @@ struct BackwardWgmma {
       const int column = x * 8 + 2 * t;
       const float2 delta = load_shared_float2(rows + kDelta + column * 4);
       float2 lse2{}, scale{};
-      if constexpr (Score::kCap || Score::kPerRow) lse2 = load_shared_float2(rows + column * 4);
+      if constexpr (Score::kCap || Score::kPerRow || kGate == GateKind::sigmoid_logit)
+        lse2 = load_shared_float2(rows + column * 4);
+      [[maybe_unused]] float dz[4];
+      if constexpr (kGated) {
+        if (x % of_gate.kBlocks == 0) of_gate.prepare(x);
+      }
       if constexpr (Score::kPerRow) scale = scales(p, rows, column);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           float factor = s[x][2 * half + c], d = dp[x][2 * half + c] - (c ? delta.y : delta.x);
+          [[maybe_unused]] float gain = 1.0f;
+          if constexpr (kGated) {
+            const int e = 2 * half + c;
+            float unbiased = 0.0f;
+            if constexpr (kGate == GateKind::sigmoid_logit)
+              unbiased =
+                  Score::unbiased(head, log2_fast(factor) + (c ? lse2.y : lse2.x),
+                                  Visible::distance(p, at, i0 + column + c, key0 + half * 8));
+            dz[e] = of_gate.element(x, e, s[x][e], d, unbiased, gain);
+          }
+          [[maybe_unused]] const float ungated = factor;
+          if constexpr (kGate == GateKind::weight) factor = s[x][2 * half + c];
           if constexpr (Score::kCap || Score::kPerRow) {
             const int i = i0 + column + c, j = key0 + half * 8;
             const int distance = Score::kBias ? Visible::distance(p, at, i, j) : 0;
-            const float log2_weight = log2_fast(factor), of_row = c ? lse2.y : lse2.x;
+            float log2_weight = log2_fast(ungated);
+            const float of_row = c ? lse2.y : lse2.x;
+            if constexpr (kGate == GateKind::log_sigmoid)
+              log2_weight = of_gate.ungated(x, 2 * half + c, log2_weight);
             float scaled = 0.0f;
             if constexpr (Score::kPerRow)
               scaled = factor > 0.0f ? Score::scaled(head, log2_weight, of_row, distance) : 0.0f;
@@ -273,10 +314,11 @@ struct BackwardWgmma {
               factor *= c ? scale.y : scale.x;
             }
           }
-          dp[x][2 * half + c] = factor * d;
+          dp[x][2 * half + c] = factor * d * gain;
         }
       }
       if (wants_temperature && x % 4 == 3) add_column_sums(temperature_sum + (x - 3) * 8, sums);
+      if constexpr (kGated) of_gate.add(x, dz, of_gates);
       pack_left(left, x, s[x]);
       pack_left(ds, x, dp[x]);
 #pragma unroll
@@ -307,6 +349,7 @@ struct BackwardWgmma {
     const int gr = lane / 4, t = lane % 4, local = warp * 16 + gr;  // first key of this thread
     const int steps = tiles.count * (p.heads / p.kv_heads);
     float dk[DT][4] = {}, dv[DT][4] = {};
+    float of_gates[Score::kGated ? Score::kGateChunks : 1][4] = {};
     if (steps > 0) {
       const uint32_t keys = m.k + wg * (64 * 128), values = m.v + wg * (64 * 128);
       const uint32_t k_part = m.k + (D == 128 ? wg * (BN * 128) : 0),
@@ -320,6 +363,7 @@ struct BackwardWgmma {
         if (more) {
           const int i0 = tiles[of.tile] * BM;
           const uint32_t rows = m.rows + of.stage() * Shape::kRowBytes;
+          if constexpr (Score::kGated) gate(p, at, s, i0, j0 + local, rows);
           if (Visible::full(p, at, i0, j0, BM, BN))
             probabilities<false>(p, at, s, i0, j0 + local, rows);
           else
@@ -348,8 +392,17 @@ struct BackwardWgmma {
       while (step.n < steps) {
         const int stage = step.stage(), i0 = tiles[step.tile] * BM;
         const uint32_t ds_tile = stage * Shape::kScoreBytes;
-        score_gradient(p, at, ds, dp, s, left, i0, j0 + local, m.rows + stage * Shape::kRowBytes,
-                       m.ds + ds_tile, local);
+        const auto gradient = [&](auto gate, Reach reach) {
+          score_gradient<decltype(gate)::value>(p, at, ds, dp, s, left, i0, j0 + local,
+                                                m.rows + stage * Shape::kRowBytes, m.ds + ds_tile,
+                                                local, reach, of_gates);
+        };
+        if constexpr (Score::kGated) {
+          const Reach reach = gate_reach<Visible>(p, at, i0, BM, j0 + warp * 16, 16);
+          with_gate(p, reach, [&](auto gate) { gradient(gate, reach); });
+        } else {
+          gradient(GateIs<GateKind::none>{}, Reach::near);
+        }
         fence_async();
         const int64_t h = int64_t(at.b) * p.heads + step.h;
         float* to = (kGathers ? p.dq_entries + h * p.entries * D : p.dq_sum + h * p.padded * D) +
@@ -393,6 +446,7 @@ struct BackwardWgmma {
       if (lane == 0) bulk_wait();
     }
 
+    if constexpr (Score::kGated) store_key_gates(p, at, j0 + warp * 16, of_gates);
     const float factor = Score::kPerRow ? 1.0f : p.scale;
     if constexpr (Visible::kAddsToKeys) {
       const int row = Visible::key_row(p, at, j0 + local + (t & 1) * 8);

@@ -69,6 +69,7 @@ BandMask band_of(const Visits& v) {
     return refused("queries that are not neighbouring keys, or keys of unequal lengths");
   const std::vector<int32_t> starts = document_starts(v);
   if (starts.empty()) return refused("gaps between the positions of keys");
+  for (int64_t n = 0; n < v.keys; ++n) mask.from_start &= starts[n] != n || v.key.position[n] == 0;
   mask.window = v.rule.limited ? v.rule.reach : 0;
   if (v.rule.limited && v.rule.reach < 1) return refused("an empty window");
   for (int64_t n = 0; v.rule.limited && v.rule.opens && n < v.keys; ++n) {
@@ -98,6 +99,7 @@ BandMask band_mask_of(std::span<const Visits> visits) {
   BandMask all = rows.front();
   all.doc_start.clear();
   for (const BandMask& row : rows) {
+    all.from_start &= row.from_start;
     all.sinks = std::max(all.sinks, row.sinks);  // documents shorter than the sinks show fewer
     if (!documents) continue;
     if (row.doc_start.empty()) {

@@ -23,6 +23,7 @@ struct BandMask {
   int64_t query_offset = 0;  ///< the key that query 0 is
   int64_t window = 0;        ///< 0: none
   int64_t sinks = 0;
+  bool from_start = true;  ///< documents begin at position 0
   /// By row of the batch and query, the first key of its document. Empty: one document that begins
   /// at key 0. One row where all rows of the batch are alike.
   std::vector<int32_t> doc_start;

@@ -6,6 +6,7 @@
 
 #include "fovea/kernels/cuda/attention/operands.h"
 #include "fovea/kernels/cuda/attention/units.h"
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda {
 namespace {
@@ -34,7 +35,7 @@ Reason reason_against(const P& p) {
   if (Reason why = why_not_sizes(p.sizes)) return why;
   if (Reason why = why_not_rule(p.rule)) return why;
   if (p.rule.tau != nullptr || p.rule.soft_cap > 0.0f || p.rule.alibi != nullptr ||
-      p.rule.sink_logit != nullptr)
+      p.rule.sink_logit != nullptr || p.rule.gate.form != PairGate::Form::none)
     return "CUDA kernels of hard Focus have plain scores";
   if (p.groups.rule.mask != MaskRule{})
     return "CUDA kernels of hard Focus have the causal mask alone";

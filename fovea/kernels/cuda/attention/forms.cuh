@@ -21,6 +21,12 @@ template <>
 struct ScoreOf<ScoreForm::alibi> : Score<ConstantScale, NoCap, Alibi> {};
 template <>
 struct ScoreOf<ScoreForm::any> : Score<RowTemperature, MaybeSoftCap, Alibi> {};
+template <>
+struct ScoreOf<ScoreForm::gate>
+    : Score<ConstantScale, NoCap, NoBias, gate_chunks(ScoreForm::gate)> {};
+template <>
+struct ScoreOf<ScoreForm::gate_any>
+    : Score<RowTemperature, NoCap, Alibi, gate_chunks(ScoreForm::gate_any)> {};
 
 template <MaskForm>
 struct MaskOf;

@@ -2,8 +2,8 @@
 // a call.
 //
 // A kernel is compiled for a form of the score and one of the mask. The smallest form that knows
-// all settings of a call serves it; `any` knows all of them, and reads neutral values for those
-// that a call does not use.
+// all settings of a call serves it. Forms of many settings read neutral values for those that a
+// call does not use.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -16,7 +16,9 @@ namespace fovea::kernels::cuda {
 /// Matrix instructions: of a warp (compute capability 8.0 on), of four warps (9.0 alone).
 enum class Generation : uint8_t { mma, wgmma };
 
-enum class ScoreForm : uint8_t { plain, temperature, soft_cap, alibi, any };
+/// `gate`: plain, with a soft gate of Focus of 8 columns; `gate_any`: with one of 16, temperature
+/// and ALiBi; `any` has no gate.
+enum class ScoreForm : uint8_t { plain, temperature, soft_cap, alibi, any, gate, gate_any };
 /// `groups`, `groups_several` and `local_rest` are the passes of hard Focus; `any`: causal, with
 /// window, sinks and documents.
 enum class MaskForm : uint8_t {
@@ -32,15 +34,28 @@ enum class MaskForm : uint8_t {
 
 /// The settings of a call, as far as they choose a kernel.
 struct CallForm {
+  int gate_columns = 0;  ///< 0: no gate
   bool temperature = false, soft_cap = false, alibi = false;
   bool causal = true, window = false, documents = false;
 };
 
+/// Columns of a soft gate come in chunks of 8; a kernel has room for as many.
+constexpr int gate_chunks(ScoreForm form) {
+  return form == ScoreForm::gate_any ? 2 : form == ScoreForm::gate ? 1 : 0;
+}
+constexpr int kGateColumns = 8 * gate_chunks(ScoreForm::gate_any);
+
 constexpr bool knows(ScoreForm form, const CallForm& call) {
-  if (form == ScoreForm::any) return true;
+  if ((call.gate_columns > 0) != (gate_chunks(form) > 0)) return false;
+  if (call.gate_columns > 8 * gate_chunks(form)) return false;
   const int settings = call.temperature + call.soft_cap + call.alibi;
   switch (form) {
+    case ScoreForm::any:
+      return true;
+    case ScoreForm::gate_any:
+      return !call.soft_cap;
     case ScoreForm::plain:
+    case ScoreForm::gate:
       return settings == 0;
     case ScoreForm::temperature:
       return call.temperature && settings == 1;

@@ -112,7 +112,7 @@ struct ForwardMma {
       };
       const bool capped_later =
           softmax.logits(p, at, s, j0, Visible::full(p, at, i0, j0, BM, BN), keys_of);
-      if (softmax.weights(s, capped_later)) softmax.correct(o);
+      if (softmax.weights(p, at, s, capped_later)) softmax.correct(o);
       uint32_t probability[MT][NT][2];
 #pragma unroll
       for (int m = 0; m < MT; ++m)

@@ -24,7 +24,7 @@ struct TensorMaps {
 
 template <int D, class Score, class Visible>
 struct ForwardWgmma {
-  using Shape = ForwardWgmmaShape<D, Visible::kPartialOutput>;
+  using Shape = ForwardWgmmaShape<D, Visible::kPartialOutput, Score::kGated>;
   static constexpr int BM = Shape::kQueries, BN = Shape::kKeys, NT = BN / 8, DT = D / 8;
   static constexpr int kStages = Shape::kStages, kConsumers = Shape::kConsumers;
   static constexpr bool kPingPong = kConsumers == 2;
@@ -185,7 +185,7 @@ struct ForwardWgmma {
           sync_warp();
           release(m.k_empty + stage * 8);
         }
-        return softmax.weights(s, capped_later);
+        return softmax.weights(p, at, s, capped_later);
       };
 
       if (kPingPong && wg == 1) named_arrive(1, 256);
@@ -280,7 +280,7 @@ struct ForwardWgmma {
 };
 
 template <int D, class Score, class Visible>
-FOVEA_KERNEL((ForwardWgmmaShape<D, Visible::kPartialOutput>::kThreads), 1)
+FOVEA_KERNEL((ForwardWgmmaShape<D, Visible::kPartialOutput, Score::kGated>::kThreads), 1)
 forward_wgmma_kernel(const __grid_constant__ Problem p, const __grid_constant__ TensorMaps maps) {
   ForwardWgmma<D, Score, Visible>::run(p, maps);
 }

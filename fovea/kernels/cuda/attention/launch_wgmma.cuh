@@ -53,7 +53,7 @@ inline int make_map(TensorMap& map, const Rows& t, int D, int64_t rows, int head
 template <int D, ScoreForm kScore, MaskForm kMask>
 int wgmma_forward(const Problem& p, Stream stream) {
   using V = MaskOf<kMask>;
-  using Shape = ForwardWgmmaShape<D, V::kPartialOutput>;
+  using Shape = ForwardWgmmaShape<D, V::kPartialOutput, (gate_chunks(kScore) > 0)>;
   const int64_t tiles = (V::rows(p) + Shape::kQueries - 1) / Shape::kQueries;
   TensorMaps maps{};
   if constexpr (!V::kPartialOutput) {

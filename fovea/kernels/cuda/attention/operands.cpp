@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fovea/kernels/cuda/attention/attention.h"
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda {
 namespace {
@@ -42,7 +43,6 @@ Reason why_not_sizes(const AttentionSizes& sizes) {
 Reason why_not_rule(const ScoreParameters& rule) {
   if (rule.dropout > 0.0f) return "CUDA kernels have no dropout";
   if (rule.distance_bias != nullptr) return "CUDA kernels have no T5 bias";
-  if (rule.gate.form != PairGate::Form::none) return "CUDA kernels have no soft gate of Focus";
   return std::nullopt;
 }
 

@@ -19,6 +19,18 @@ struct Rows {
   int64_t batch, head, row;
 };
 
+/// The soft gate of Focus (kernels/common/pair_gate.h): what z does to a pair.
+///   weight         its weight times min(z, gate_most)
+///   log_sigmoid    its logit plus ln sigma(z)
+///   sigmoid_logit  its logit, before biases, times sigma(z)
+enum class GateKind : int32_t { none, weight, log_sigmoid, sigmoid_logit };
+
+/// Factors of the gate of all tokens, packed (gate.cuh); tokens beyond the last are zeros.
+struct GateFactors {
+  const uint64_t *rows, *pairs;
+  int64_t batch;  ///< elements of one row of the batch
+};
+
 /// Members without a comment about null are always given where a launch reads them.
 struct Problem {
   Rows q, k, v, o;  ///< q, o [b,h,i,c]; k, v [b,g,j,c]
@@ -38,6 +50,14 @@ struct Problem {
   /// [b,i] or null: the first key of the document of row i, ascending in i.
   const int32_t* doc_start;
   int64_t doc_batch;  ///< 0: one row for all of the batch
+
+  GateKind gate;
+  float gate_offset, gate_most;
+  int32_t gate_window, gate_sinks;    ///< local: i - j < window, or among the first of its document
+  int32_t gate_columns, gate_chunks;  ///< columns come in chunks of 8
+  GateFactors gate_query, gate_key;
+  float *d_gate_query, *d_gate_key;  ///< [b,h,i,columns], [b,g,j,columns], or both null
+  float* gate_query_sum;  ///< zeros where these are given; [b,h,chunk,padded,8] in fragment order
 
   /// Hard Focus: bit n of membership[b, g, token] says that the token belongs to group n.
   const uint64_t* membership;

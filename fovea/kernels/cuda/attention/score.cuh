@@ -1,8 +1,8 @@
 // Score policies: how a raw product q.k becomes a logit, and the way back.
 //
-// Score<Scale, Cap, Bias>. Logits are kept in base 2 (times log2 e), so that exp2 needs no further
-// multiplication. Without cap and bias the raw product stays in the registers and `factor` is
-// applied inside the exponent.
+// Score<Scale, Cap, Bias, chunks of a soft gate (gate.cuh)>. A gate has no cap beside it. Logits
+// are kept in base 2 (times log2 e), so that exp2 needs no further multiplication. Without cap and
+// bias the raw product stays in the registers and `factor` is applied inside the exponent.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -60,8 +60,11 @@ FOVEA_DEVICE float tanh_small(float x) {
   return x * y;
 }
 
-template <class ScalePolicy, class CapPolicy = NoCap, class BiasPolicy = NoBias>
+template <class ScalePolicy, class CapPolicy = NoCap, class BiasPolicy = NoBias, int kChunks = 0>
 struct Score {
+  static constexpr int kGateChunks = kChunks;
+  static constexpr bool kGated = kChunks > 0;
+  static_assert(!kGated || !CapPolicy::kOn);
   static constexpr bool kPerRow = ScalePolicy::kPerRow;
   static constexpr bool kCap = CapPolicy::kOn;
   static constexpr bool kBias = BiasPolicy::kOn;
@@ -99,6 +102,12 @@ struct Score {
     }
     if constexpr (kBias) x -= head.slope2 * static_cast<float>(distance);
     return x;
+  }
+
+  // Base-2 logit without its bias.
+  FOVEA_DEVICE static float unbiased(const Head& head, float logit2, int distance) {
+    if constexpr (!kBias) return logit2;
+    return logit2 + head.slope2 * static_cast<float>(distance);
   }
 
   // d logit / d (scale * raw) in natural units, from the base-2 logit.

@@ -31,10 +31,11 @@ struct BackwardMmaShape {
   static constexpr int kShared = 2 * kKeyBytes + 4 * kQueryBytes + kScoreBytes + 6 * kRowBytes;
 };
 
-/// wgmma, forward. kGathers: rows are entries of Focus, which the producers look up.
-template <int D, bool kGathers>
+/// wgmma, forward. kGathers: rows are entries of Focus, which the producers look up. kGated: a soft
+/// gate needs registers.
+template <int D, bool kGathers, bool kGated = false>
 struct ForwardWgmmaShape {
-  static constexpr int kConsumers = D == 64 && !kGathers ? 3 : 2;
+  static constexpr int kConsumers = D == 64 && !kGathers && !kGated ? 3 : 2;
   static constexpr int kQueries = 64 * kConsumers, kKeys = 128, kStages = 2;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kProducerRegisters = kGathers ? 40 : kConsumers == 2 ? 24 : 32;

@@ -8,7 +8,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <type_traits>
+
 #include "fovea/kernels/cuda/attention/band.cuh"
+#include "fovea/kernels/cuda/attention/gate.cuh"
 #include "fovea/kernels/cuda/attention/score.cuh"
 
 namespace fovea::kernels::cuda {
@@ -21,7 +25,9 @@ struct OnlineSoftmax {
   static constexpr bool kCapInExponent = Score::kCap && !Score::kBias;
   float maximum[kRows], sum[kRows], scale[kRows], correction[kRows];
   typename Score::Head head;
-  int first_row;  // tile row of row 0
+  int first_row;              // tile row of row 0
+  Reach reach = Reach::near;  // of the gate, in the tile of logits()
+  int gate_key = 0;           // first key of that tile
 
   FOVEA_DEVICE OnlineSoftmax(const Problem& p, const Place& at, int first) : first_row(first) {
     head = Score::head(p, at.h);
@@ -72,9 +78,10 @@ struct OnlineSoftmax {
   // the weights must apply the cap.
   template <class KeysOf>
   FOVEA_DEVICE bool logits(const Problem& p, const Place& at, float (&s)[MT][NT][4], int j0,
-                           bool full, KeysOf keys_of) const {
+                           bool full, KeysOf keys_of) {
     const int column = j0 + 2 * (threadIdx.x % 4);
     bool capped_later = false;
+    if constexpr (Score::kGated) gate(p, at, s, j0);
     if constexpr (Score::kCap) {
       const bool is_small = small(s);
       if (kCapInExponent && is_small)
@@ -104,6 +111,56 @@ struct OnlineSoftmax {
     return capped_later;
   }
 
+  // The gate on raw products, or left to the weights.
+  FOVEA_DEVICE void gate(const Problem& p, const Place& at, float (&s)[MT][NT][4], int j0) {
+    const int i0 = first_row - threadIdx.x % 32 / 4, column = j0 + 2 * (threadIdx.x % 4);
+    reach = gate_reach<Visible>(p, at, i0, 16 * MT, j0, 8 * NT);
+    gate_key = j0;
+    if (reach == Reach::near || p.gate == GateKind::weight) return;
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      LocalKeys keys[2];
+      float inverse[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        keys[half] = local_keys<Visible>(p, at, row_of(2 * m + half));
+        inverse[half] = 1.0f / (scale[2 * m + half] * kLog2e);
+      }
+      gate_products<Score::kGateChunks>(
+          p, at, s[m], p.gate_query, i0 + 16 * m, p.gate_key, j0, reach,
+          [&](int, int e) { return inverse[e / 2]; },
+          [&](int x, int e) { return keys[e / 2].has(column + x * 8 + e % 2); });
+    }
+  }
+  // Weights times z.
+  FOVEA_DEVICE void gate_weights(const Problem& p, const Place& at, float (&s)[MT][NT][4]) const {
+    constexpr int kBlocks = 4;
+    using Tile = GateTile<Score::kGateChunks, kBlocks>;
+    const int i0 = first_row - threadIdx.x % 32 / 4, column = gate_key + 2 * (threadIdx.x % 4);
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+      uint32_t own[Score::kGateChunks][4];
+      Tile::own_rows(own, p.gate_query, at.b, i0 + 16 * m);
+      LocalKeys keys[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        keys[half] = local_keys<Visible>(p, at, row_of(2 * m + half));
+#pragma unroll
+      for (int x0 = 0; x0 < NT; x0 += kBlocks) {
+        float z[kBlocks][4];
+        Tile::products(z, own, p.gate_key, at.b, gate_key + x0 * 8, p.gate_offset);
+#pragma unroll
+        for (int x = 0; x < kBlocks; ++x)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const bool near =
+                reach == Reach::mixed && keys[e / 2].has(column + (x0 + x) * 8 + e % 2);
+            s[m][x0 + x][e] *= near ? 1.0f : min_of(z[x][e], p.gate_most);
+          }
+      }
+    }
+  }
+
   // The cap as a factor of the raw product, in base 2: logit = raw * cap_factor(raw^2).
   struct CapFactor {
     float c[5];
@@ -121,14 +178,21 @@ struct OnlineSoftmax {
 
   // Logits -> weights relative to the running maximum. The maximum is left stale until it would be
   // exceeded by 2^kStaleLimit. Returns true when some row of the warp needs `correction`.
-  FOVEA_DEVICE bool weights(float (&s)[MT][NT][4], bool capped_later) {
+  FOVEA_DEVICE bool weights(const Problem& p, const Place& at, float (&s)[MT][NT][4],
+                            bool capped_later) {
     if constexpr (kCapInExponent) {
       if (capped_later) return weights_of<true>(s);
     }
+    if constexpr (Score::kGated) {
+      if (reach != Reach::near && p.gate == GateKind::weight)
+        return weights_of<false>(s, [&] { gate_weights(p, at, s); });
+    }
     return weights_of<false>(s);
   }
-  template <bool kCapLater>
-  FOVEA_DEVICE bool weights_of(float (&s)[MT][NT][4]) {
+  // `gate` acts on the weights before they are summed; null: nothing does.
+  template <bool kCapLater, class Gate = std::nullptr_t>
+  FOVEA_DEVICE bool weights_of(float (&s)[MT][NT][4], Gate gate = {}) {
+    constexpr bool kGatesWeights = !std::is_same_v<Gate, std::nullptr_t>;
     bool moved = false;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -159,8 +223,16 @@ struct OnlineSoftmax {
         for (int e = 0; e < 2; ++e) {
           float& value = s[r / 2][x][(r % 2) * 2 + e];
           value = exp2_fast(value * (kCapLater ? cap(value) : f) - shift);
-          sum[r] += value;
+          if constexpr (!kGatesWeights) sum[r] += value;
         }
+    }
+    if constexpr (kGatesWeights) {
+      gate();
+#pragma unroll
+      for (int r = 0; r < kRows; ++r)
+#pragma unroll
+        for (int x = 0; x < NT; ++x)
+          sum[r] += s[r / 2][x][(r % 2) * 2] + s[r / 2][x][(r % 2) * 2 + 1];
     }
     return moved;
   }

@@ -21,7 +21,7 @@ constexpr Unit unit_of() {
     unit.backward = mma_backward<D, kScore, kMask>;
     unit.after = after_mma_backward<D>;
   } else {
-    unit.forward_shared_bytes = ForwardWgmmaShape<D, kGathers>::kShared;
+    unit.forward_shared_bytes = ForwardWgmmaShape<D, kGathers, (gate_chunks(kScore) > 0)>::kShared;
     unit.backward_shared_bytes = BackwardWgmmaShape<D>::kShared;
     unit.forward = wgmma_forward<D, kScore, kMask>;
     unit.backward = wgmma_backward<D, kScore, kMask>;

@@ -12,7 +12,7 @@
 
 #include "fovea/kernels/cuda/attention/forms.h"
 #include "fovea/kernels/cuda/attention/problem.h"
-#include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/stream.h"
 
 namespace fovea::kernels::cuda {
 
@@ -47,6 +47,20 @@ int after_wgmma_backward(const Problem& p, bool per_row, bool focus, Stream stre
 /// of their own (1 where all share them).
 int sort_groups(const Problem& p, int plans, Stream stream);
 
+// Defined in gate_rows.cuh.
+
+/// The factors of one side of a gate, [b, tokens, columns], and where they go packed: [b, chunk or
+/// token, ...] of `padded` tokens (gate.cuh).
+struct GatePacking {
+  const float* from;
+  int64_t from_batch;
+  int32_t batch, tokens, padded, columns, chunks;
+  uint64_t *rows, *pairs;
+};
+int pack_gate(const GatePacking& p, Stream stream);
+/// d_gate_query from gate_query_sum.
+int finish_gate(const Problem& p, Stream stream);
+
 struct Unit {
   Generation generation;
   int head_dim;
@@ -57,7 +71,10 @@ struct Unit {
   Launch before;
   int (*after)(const Problem&, bool per_row, bool focus, Stream);
 
-  bool per_row() const { return score == ScoreForm::temperature || score == ScoreForm::any; }
+  bool per_row() const {
+    return score == ScoreForm::temperature || score == ScoreForm::any ||
+           score == ScoreForm::gate_any;
+  }
 };
 
 /// Smaller forms come first.

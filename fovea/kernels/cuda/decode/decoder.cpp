@@ -10,6 +10,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/cuda/decode/launches.h"
 #include "fovea/kernels/cuda/recording.h"
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda {
 namespace {

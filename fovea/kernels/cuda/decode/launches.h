@@ -5,7 +5,7 @@
 #pragma once
 
 #include "fovea/kernels/cuda/decode/problem.h"
-#include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/stream.h"
 
 namespace fovea::kernels::cuda {
 

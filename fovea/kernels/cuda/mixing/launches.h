@@ -9,7 +9,7 @@
 
 #include <span>
 
-#include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/stream.h"
 #include "fovea/kernels/cuda/mixing/problem.h"
 
 namespace fovea::kernels::cuda::mixing {
