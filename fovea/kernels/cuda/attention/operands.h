@@ -16,6 +16,7 @@
 #include "fovea/base/error.h"
 #include "fovea/kernels/common/contract.h"
 #include "fovea/kernels/cuda/attention/units.h"
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda {
 

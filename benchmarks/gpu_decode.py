@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Decoding on a GPU: tokens a second of `fovea generate`, one text and many, beside transformers' generate().
+
+    benchmarks/gpu_decode.py MODEL [--prompt 512] [--tokens 400] [--batches 1,8,64] [--no-peer] [--output FILE]
+
+MODEL is a folder with bfloat16 weights that both sides load; `--random LAYERS` puts random weights of its config into a
+temporary folder instead (speed does not depend on them). Greedy, bfloat16. Ours: the program's own figure, prompts and
+loading left out for one text, prompts counted for many. transformers: eager, and with a static cache and torch.compile;
+its first tokens are left out.
+
+SPDX-FileCopyrightText: The Fovea authors
+SPDX-License-Identifier: Apache-2.0
+"""
+
+import argparse
+import datetime
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import torch
+
+GOALS = {1: 1200.0, 64: 25000.0}  # tokens/s of a 135M model on an H100
+WARM = 8  # tokens of the peer that are not counted
+
+
+def random_model(source: pathlib.Path, folder: pathlib.Path, layers: int) -> None:
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    config = json.loads((source / "config.json").read_text())
+    config.pop("fovea", None)
+    config["num_hidden_layers"] = layers or config["num_hidden_layers"]
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(0)
+    LlamaForCausalLM(AutoConfig.from_pretrained(folder)).to(torch.bfloat16).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / name, folder)
+
+
+def prompts(model: pathlib.Path, count: int, length: int) -> list[str]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    text = pathlib.Path(torch.__file__).parent.joinpath("nn/functional.py").read_text()
+    ids = tokenizer(text)["input_ids"]
+    return [tokenizer.decode(ids[n * 97 % (len(ids) - length):][:length]) for n in range(count)]
+
+
+def ours(program: str, model: pathlib.Path, batch: int, prompt: int, tokens: int) -> float:
+    common = [program, "generate", str(model), "--device", "cuda", "--temperature", "0", "--max-tokens", str(tokens)]
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "prompts.jsonl"
+        texts = prompts(model, max(2 * batch, 1), prompt)
+        if batch == 1:
+            (pathlib.Path(folder) / "prompt.txt").write_text(texts[0])
+            command = [*common, "--file", f"{folder}/prompt.txt"]
+        else:
+            file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+            command = [*common, "--prompts", str(file), "--batch", str(batch)]
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    found = re.findall(r"\(([0-9.]+) tokens/s\)", done.stderr)
+    if done.returncode or not found:
+        sys.exit(f"[gpu] {' '.join(command)}: exit {done.returncode}\n{done.stderr[-500:]}")
+    return float(found[-1])
+
+
+def theirs(model: pathlib.Path, batch: int, prompt: int, tokens: int, compiled: bool) -> float:
+    from transformers import LlamaForCausalLM
+
+    net = LlamaForCausalLM.from_pretrained(model, dtype=torch.bfloat16).cuda().eval()
+    ids = torch.randint(100, net.config.vocab_size - 100, (batch, prompt), device="cuda")
+    extra = {"cache_implementation": "static"} if compiled else {}
+
+    def run(count: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        with torch.no_grad():
+            net.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count, do_sample=False, **extra)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    run(WARM), run(tokens)
+    return batch * (tokens - WARM) / (run(tokens) - run(WARM))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=pathlib.Path)
+    parser.add_argument("--random", type=int, metavar="LAYERS", help="random weights; 0 = as many layers as the config has")
+    parser.add_argument("--program", default="build/bin/fovea")
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--batches", default="1,8,64")
+    parser.add_argument("--no-peer", dest="peer", action="store_false")
+    parser.add_argument("--output", type=pathlib.Path)
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model
+        if options.random is not None:
+            model = pathlib.Path(folder)
+            random_model(options.model, model, options.random)
+        for batch in map(int, options.batches.split(",")):
+            speed = ours(options.program, model, batch, options.prompt, options.tokens)
+            row = {"name": f"{batch} texts behind {options.prompt} tokens, tokens/s", "ours": speed, "goal": GOALS.get(batch)}
+            if options.peer:
+                row["transformers"] = round(theirs(model, batch, options.prompt, min(options.tokens, 100), False), 1)
+                try:
+                    row["transformers_static"] = round(theirs(model, batch, options.prompt, min(options.tokens, 100), True), 1)
+                except Exception as failure:  # some versions compile no static cache
+                    print(f"[gpu] transformers, static cache: {str(failure)[:200]}", flush=True)
+            rows.append(row)
+            print(f"[gpu] {row}", flush=True)
+            if options.output:
+                options.output.write_text(json.dumps({
+                    "benchmark": "gpu_decode", "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+                    "torch": torch.__version__, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
