@@ -70,8 +70,8 @@ struct GateTile {
     const uint64_t* rows = f.rows + b * f.batch;
 #pragma unroll
     for (int n = 0; n < kChunks; ++n) {
-      const uint64_t x = load_read_only(rows + ((first + g) * kChunks + n) * 4 + t),
-                     y = load_read_only(rows + ((first + g + 8) * kChunks + n) * 4 + t);
+      const uint64_t x = load_read_only(rows + row_at(first + g, n) + t),
+                     y = load_read_only(rows + row_at(first + g + 8, n) + t);
       a[n][0] = low_word(x);
       a[n][1] = low_word(y);
       a[n][2] = high_word(x);
@@ -89,7 +89,7 @@ struct GateTile {
     for (int x = 0; x < kBlocks; ++x)
 #pragma unroll
       for (int n = 0; n < kChunks; ++n)
-        other[x][n] = load_read_only(rows + ((first + x * 8 + g) * kChunks + n) * 4 + t);
+        other[x][n] = load_read_only(rows + row_at(first + x * 8 + g, n) + t);
 #pragma unroll
     for (int x = 0; x < kBlocks; ++x)
 #pragma unroll
@@ -128,10 +128,13 @@ struct GateTile {
   }
 
  private:
+  FOVEA_DEVICE static int64_t row_at(int token, int chunk) {
+    return int64_t(token * kChunks + chunk) * 4;
+  }
   FOVEA_DEVICE static void pairs_at(const uint64_t*& x, const uint64_t*& y, const GateFactors& f,
                                     int b, int chunk, int tokens, int first) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    x = f.pairs + b * f.batch + ((chunk * tokens + first) / 2 + t) * 8 + g;
+    x = f.pairs + b * f.batch + int64_t((chunk * tokens + first) / 2 + t) * 8 + g;
     y = x + 4 * 8;
   }
 };
@@ -222,8 +225,8 @@ struct GateGradient {
     if (x % 2 == 0 || p.d_gate_key == nullptr) return;
     const int lane = threadIdx.x % 32, first = i0 + (x - 1) * 8;
     const uint32_t left[4] = {dz[0][0], dz[0][1], dz[1][0], dz[1][1]};
-    const int query_tokens = int(p.gate_query.batch) / (4 * kChunks),
-              key_tokens = int(p.gate_key.batch) / (4 * kChunks);
+    const int query_tokens = int(p.gate_query.batch / (4 * kChunks)),
+              key_tokens = int(p.gate_key.batch / (4 * kChunks));
     const uint32_t right[2][2] = {{transpose(dz[0][0]), transpose(dz[0][1])},
                                   {transpose(dz[1][0]), transpose(dz[1][1])}};
     float* sums =

@@ -13,12 +13,12 @@ namespace fovea::kernels::cuda {
 // One thread per two tokens and column.
 FOVEA_KERNEL(128, 1)
 gate_packing(const __grid_constant__ GatePacking p) {
-  const int n = int(blockIdx.x) * 128 + threadIdx.x, b = blockIdx.y;
-  const int c = n % 8, chunk = n / 8 % p.chunks, pair = n / 8 / p.chunks;
+  const int64_t n = int64_t(blockIdx.x) * 128 + threadIdx.x, pair = n / 8 / p.chunks;
+  const int b = blockIdx.y, c = n % 8, chunk = n / 8 % p.chunks;
   if (2 * pair >= p.padded) return;
-  const auto value = [&](int token) {
+  const auto value = [&](int64_t token) {
     const bool there = token < p.tokens && chunk * 8 + c < p.columns;
-    return there ? p.from[b * p.from_batch + int64_t(token) * p.columns + chunk * 8 + c] : 0.0f;
+    return there ? p.from[b * p.from_batch + token * p.columns + chunk * 8 + c] : 0.0f;
   };
   const float x = value(2 * pair), y = value(2 * pair + 1);
   const uint32_t high = pack(x, y);
@@ -27,7 +27,7 @@ gate_packing(const __grid_constant__ GatePacking p) {
   const int64_t batch = int64_t(b) * p.padded * p.chunks * 4;
   p.pairs[batch + (int64_t(chunk) * p.padded / 2 + pair) * 8 + c] = high | uint64_t(low) << 32;
   uint16_t* rows = reinterpret_cast<uint16_t*>(p.rows + batch) +
-                   (int64_t(2 * pair) * p.chunks + chunk) * 16 + c / 2 * 4 + c % 2;
+                   (2 * pair * p.chunks + chunk) * 16 + c / 2 * 4 + c % 2;
   rows[0] = static_cast<uint16_t>(high);
   rows[2] = static_cast<uint16_t>(low);
   rows += p.chunks * 16;
@@ -38,12 +38,14 @@ gate_packing(const __grid_constant__ GatePacking p) {
 // One thread per query and column.
 FOVEA_KERNEL(128, 1)
 gate_query_gradient(const __grid_constant__ Problem p) {
-  const int n = int(blockIdx.x) * 128 + threadIdx.x, h = blockIdx.y, b = blockIdx.z;
-  const int i = n / p.gate_columns, c = n % p.gate_columns;
+  const int64_t n = int64_t(blockIdx.x) * 128 + threadIdx.x;
+  const int h = blockIdx.y, b = blockIdx.z, c = n % p.gate_columns;
+  const int64_t i = n / p.gate_columns;
   if (i >= p.queries) return;
   const int64_t head = int64_t(b) * p.heads + h;
   const float* sums = p.gate_query_sum + (head * p.gate_chunks + c / 8) * p.padded * 8;
-  const int row = i % 16, at = i / 16 * 128 + (c % 8 * 4 + row % 8 / 2) * 4 + row / 8 * 2 + row % 2;
+  const int row = i % 16;
+  const int64_t at = i / 16 * 128 + (c % 8 * 4 + row % 8 / 2) * 4 + row / 8 * 2 + row % 2;
   p.d_gate_query[(head * p.queries + i) * p.gate_columns + c] = sums[at];
 }
 
