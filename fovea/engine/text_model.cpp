@@ -120,7 +120,7 @@ at::Tensor TextModel::step(std::span<const int64_t> tokens,
                            std::span<DecodeState* const> states) const {
   const at::Tensor ids =
       at::tensor(at::IntArrayRef(tokens.data(), tokens.size()), at::kLong).unsqueeze(1);
-  if (together_) return transformer().decode_together(ids, states).cpu();
+  if (together_) return transformer().decode_together(ids, states);
   std::vector<at::Tensor> logits;
   for (size_t n = 0; n < states.size(); ++n)
     logits.push_back(transformer().decode(

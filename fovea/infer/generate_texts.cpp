@@ -4,6 +4,7 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <functional>
@@ -117,18 +118,25 @@ class Batch {
 
   // One token of every text that has read its prompt.
   void step() {
+    std::vector<Text*> writing;
     std::vector<DecodeState*> states;
     std::vector<int64_t> last;
     for (Text& text : texts_) {
       if (text.reading()) continue;
+      writing.push_back(&text);
       states.push_back(&text.state);
       last.push_back(text.tokens.back());
     }
     if (states.empty() || is_set(interrupt_)) return;
     const at::Tensor logits =
-        model_.decode_together(at::tensor(last, at::kLong).unsqueeze(1), states).cpu();
-    int64_t b = 0;
-    keep_those([&](Text& text) { return text.reading() || text.take(logits[b++]); });
+        model_.decode_together(at::tensor(last, at::kLong).unsqueeze(1), states);
+    std::vector<uint8_t> goes_on(writing.size());
+    at::parallel_for(0, std::ssize(writing), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n)
+        goes_on[static_cast<size_t>(n)] = writing[static_cast<size_t>(n)]->take(logits[n]);
+    });
+    size_t n = 0;
+    keep_those([&](Text& text) { return text.reading() || goes_on[n++] != 0; });
   }
 
   // Finishes the texts for which `goes_on` returns false.

@@ -165,7 +165,8 @@ int32_t Sampler::draw_of_all(const at::Tensor& logits, double uniform) {
     top = weights[i] > top ? weights[i] : top;
     bad |= static_cast<int>(weights[i] != weights[i]);
   }
-  require<NumericalError>(bad == 0, "sampling", kNoNumber, first_that([](float l) { return l != l; }));
+  require<NumericalError>(bad == 0, "sampling", kNoNumber,
+                          first_that([](float l) { return l != l; }));
   const size_t likeliest = first_that([top](float l) { return l == top; });
   if (options_.temperature == 0 || std::isinf(top)) return static_cast<int32_t>(likeliest);
 
@@ -207,7 +208,8 @@ int32_t Sampler::draw_there(const at::Tensor& logits, double uniform) {
     const auto [top, token] = logits.to(at::kDouble).max(0);
     answer = at::stack({token.to(at::kDouble), top});
   } else {
-    const at::Tensor sums = at::cumsum(at::softmax(logits.to(at::kDouble) / options_.temperature, 0), 0);
+    const at::Tensor sums =
+        at::cumsum(at::softmax(logits.to(at::kDouble) / options_.temperature, 0), 0);
     const at::Tensor total = sums.select(0, sums.size(0) - 1);
     answer = at::stack({(sums <= total * uniform).sum().to(at::kDouble), total});
   }

@@ -193,9 +193,9 @@ class Compiled final : public FusedDecoder {
   Compiled(FusedDecoderKey key, const Transformer::Impl& of)
       : FusedDecoder(std::move(key)), description_(of, /*merges=*/true) {
     for (const Description::Attention& layer : description_.attention())
-      attention_.push_back(std::make_unique<LayerAttention<T>>(
-          std::ssize(attention_), layer.spec, layer.use,
-          description_.model().layers[attention_.size()].rule));
+      attention_.push_back(
+          std::make_unique<LayerAttention<T>>(std::ssize(attention_), layer.spec, layer.use,
+                                              description_.model().layers[attention_.size()].rule));
     note_ = operations_note();
     decoder_ = backend_of(of.device)->make_decoder<T>(description_.model());
   }

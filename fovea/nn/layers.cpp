@@ -12,7 +12,8 @@
 namespace fovea {
 namespace {
 
-/// Float32 masters as layer_norm takes them: on the CPU beside a narrower x, elsewhere in its dtype.
+/// Float32 masters as layer_norm takes them: on the CPU beside a narrower x, elsewhere in its
+/// dtype.
 at::Tensor beside(const at::Tensor& master, const at::Tensor& x) {
   const bool as_x = x.scalar_type() == at::kDouble || !x.is_cpu();
   return master.defined() && as_x ? master.to(x.scalar_type()) : master;

@@ -133,7 +133,7 @@ struct Transformer::Impl {
   /// The streams that the cache of each layer keeps.
   std::vector<std::vector<StreamSpec>> cached_streams() const;
   /// Why the fused decoder does not take this model; nothing where it does.
-  /// Of the decoder's kernels.
+  /// The instruction set or architecture of the decoder's kernels.
   std::string isa() const;
   std::optional<std::string> why_no_fused_decoder() const;
   FusedDecoderKey fused_decoder_key() const;

@@ -117,9 +117,8 @@ TEST_F(DeviceDecoder, SplitsLongTextsAndTakesManyHeadsAKeyHead) {
     c.positions = Positions::none;
     s.bias.kind = BiasSpec::Kind::alibi;
   });
-  add("one key head, heads of 128", [](ModelConfig& c, AttentionSpec&) {
-    c.heads = 6, c.kv_heads = 1, c.head_dim = 128;
-  });
+  add("one key head, heads of 128",
+      [](ModelConfig& c, AttentionSpec&) { c.heads = 6, c.kv_heads = 1, c.head_dim = 128; });
   add("heads of 96, no gate", [](ModelConfig& c, AttentionSpec&) {
     c.heads = 2, c.kv_heads = 2, c.head_dim = 96;
     c.feed_forward = FeedForward::gelu;

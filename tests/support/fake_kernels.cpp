@@ -59,8 +59,8 @@ DecoderModel reachable(DecoderModel m) {
   for (DecoderLayer& l : m.layers) {
     for (RowNorm* norm : {&l.attention_in, &l.attention_out, &l.ffn_in, &l.ffn_out}) reach(*norm);
     for (Projection* p : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) reach(*p);
-    for (const float** x : {&l.q_gain, &l.k_gain, &l.q_length, &l.temperature.weight,
-                            &l.temperature.bias})
+    for (const float** x :
+         {&l.q_gain, &l.k_gain, &l.q_length, &l.temperature.weight, &l.temperature.bias})
       reach(*x);
     reach(l.rule);
   }
@@ -82,7 +82,8 @@ class ReachingDecoder final : public Decoder<BFloat16> {
     std::deque<std::vector<SequenceStep>> sequences;
     std::vector<DecoderLayerStep<BFloat16>> layers(given.layers.begin(), given.layers.end());
     for (DecoderLayerStep<BFloat16>& layer : layers) {
-      for (SequenceCache<BFloat16>& c : caches.emplace_back(layer.caches.begin(), layer.caches.end())) {
+      for (SequenceCache<BFloat16>& c :
+           caches.emplace_back(layer.caches.begin(), layer.caches.end())) {
         reach(c.keys), reach(c.values);
         for (SharedRun<BFloat16>& run : runs.emplace_back(c.shared.begin(), c.shared.end()))
           reach(run.keys), reach(run.values);
@@ -92,7 +93,8 @@ class ReachingDecoder final : public Decoder<BFloat16> {
         reach(s.temperature_sum);
       layer.caches = caches.back(), layer.sequences = sequences.back();
     }
-    DecoderStep<BFloat16> step{.tokens = tokens, .layers = layers, .x = given.x, .logits = given.logits};
+    DecoderStep<BFloat16> step{
+        .tokens = tokens, .layers = layers, .x = given.x, .logits = given.logits};
     reach(step.x), reach(step.logits);
     made_->run(step);
   }
@@ -118,7 +120,8 @@ Kernels reaching_kernels() {
       .make = [](DecoderModel m) -> std::unique_ptr<Decoder<BFloat16>> {
         return std::make_unique<ReachingDecoder>(std::move(m));
       },
-      .why_not = [](const DecoderModel& m) { return emulated_backend().why_not_decode<BFloat16>(m); }};
+      .why_not =
+          [](const DecoderModel& m) { return emulated_backend().why_not_decode<BFloat16>(m); }};
   return all;
 }
 

@@ -84,7 +84,10 @@ at::Tensor position_bias(const AttentionSpec& spec, const AttentionTensors& tens
 }
 
 at::Tensor bias_by_distance(const AttentionSpec& spec, const at::Tensor& table) {
-  return table.to(at::kFloat).index_select(0, buckets_by_distance(spec).to(table.device())).t().contiguous();
+  return table.to(at::kFloat)
+      .index_select(0, buckets_by_distance(spec).to(table.device()))
+      .t()
+      .contiguous();
 }
 
 at::Tensor bias_table_gradient(const AttentionSpec& spec, const at::Tensor& dbias_hn) {

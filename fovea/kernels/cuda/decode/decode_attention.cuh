@@ -133,15 +133,16 @@ FOVEA_DEVICE KeyPlace place_of(const RunNumbers* runs, const SequenceNumbers& s,
   for (int n = 0; n < s.runs; ++n) {
     const RunNumbers& run = runs[s.first_run + n];
     if (j < run.end)
-      return {run.keys + static_cast<int64_t>(j) * run.key_row + static_cast<int64_t>(head) * run.key_head,
+      return {run.keys + static_cast<int64_t>(j) * run.key_row +
+                  static_cast<int64_t>(head) * run.key_head,
               run.values + static_cast<int64_t>(j) * run.value_row +
                   static_cast<int64_t>(head) * run.value_head,
               distance};
   }
-  return {s.keys + static_cast<int64_t>(j) * s.key_row + static_cast<int64_t>(head) * s.key_head,
-          s.values + static_cast<int64_t>(j) * s.value_row +
-              static_cast<int64_t>(head) * s.value_head,
-          distance};
+  return {
+      s.keys + static_cast<int64_t>(j) * s.key_row + static_cast<int64_t>(head) * s.key_head,
+      s.values + static_cast<int64_t>(j) * s.value_row + static_cast<int64_t>(head) * s.value_head,
+      distance};
 }
 
 FOVEA_DEVICE float score_of(const ScoreParameters& rule, float product, float scale, int head,
@@ -159,7 +160,7 @@ FOVEA_DEVICE float score_of(const ScoreParameters& rule, float product, float sc
 
 template <int kLanes>
 struct DecodeAttentionShape {
-  static constexpr int kWidth = 8 * kLanes;         ///< head size, at most
+  static constexpr int kWidth = 8 * kLanes;                 ///< head size, at most
   static constexpr int kHeads = kDecodeHeads * kWidth * 4;  ///< queries in float32
   static constexpr int kToken = 2 * kWidth * 4;             ///< the token's key and value
   static constexpr int kParts = kAttentionWarps * kDecodeHeads * (kWidth + 2) * 4;
@@ -183,8 +184,8 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   const SequenceNumbers& s = p.sequences[static_cast<int64_t>(p.layer) * p.rows + r];
   const TokenNumbers& token = p.tokens[r];
   const uint32_t queries = shared_base(), token_key = queries + Shape::kHeads,
-                 token_value = token_key + Shape::kWidth * 4, parts = queries + Shape::kHeads + Shape::kToken,
-                 last = parts + Shape::kParts;
+                 token_value = token_key + Shape::kWidth * 4,
+                 parts = queries + Shape::kHeads + Shape::kToken, last = parts + Shape::kParts;
 
   // What the previous kernel does not make is read before it has ended: all keys but the token's.
   const LaneRotation<Shape::kWidth> rotation(p, token);
@@ -257,7 +258,7 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   const float scale = p.rule.tau != nullptr ? 1.0f / p.rule.tau[r] : p.rule.scale;
   LaneSum sums[kReps];
   // One key; lanes that have none add nothing.
-  const auto add_key = [&](const float (&k)[8], const float (&v)[8], int apart, bool counts) {
+  const auto add_key = [&](const float(&k)[8], const float(&v)[8], int apart, bool counts) {
 #pragma unroll
     for (int h = 0; h < kReps; ++h) {
       float product = 0.0f;
@@ -307,7 +308,8 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
     }
     if (lane < kLanes)
 #pragma unroll
-      for (int e = 0; e < 8; ++e) store_shared_float(part_at(warp, h, of_lane + e), sums[h].values[e]);
+      for (int e = 0; e < 8; ++e)
+        store_shared_float(part_at(warp, h, of_lane + e), sums[h].values[e]);
     if (lane == 0) {
       store_shared_float(part_at(warp, h, Shape::kWidth), top);
       store_shared_float(part_at(warp, h, Shape::kWidth + 1), sums[h].weights);
@@ -328,13 +330,15 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
         p.parts + ((static_cast<int64_t>(r) * p.heads + head) * p.splits + split) * (d + 2);
     const bool alone = p.splits == 1;
     if (alone && p.rule.sink_logit != nullptr) {
-      const float sink = p.rule.sink_logit[head], higher = max_of(top, sink), by = exp_fast(top - higher);
+      const float sink = p.rule.sink_logit[head], higher = max_of(top, sink),
+                  by = exp_fast(top - higher);
       weights = weights * by + exp_fast(sink - higher);
       for (int w = 0; w < kAttentionWarps; ++w) factor[w] *= by;
     }
     for (int i = lane; i < d; i += 32) {
       float x = 0.0f;
-      for (int w = 0; w < kAttentionWarps; ++w) x += factor[w] * load_shared_number(part_at(w, h, i));
+      for (int w = 0; w < kAttentionWarps; ++w)
+        x += factor[w] * load_shared_number(part_at(w, h, i));
       if (alone)
         p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
             bits_of(weights > 0.0f ? x / weights : 0.0f);
@@ -347,7 +351,8 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
 
   fence_device();
   sync_block();
-  int* const arrived = p.arrived + (static_cast<int64_t>(r) * p.kv_heads + kv_head) * chunks + chunk;
+  int* const arrived =
+      p.arrived + (static_cast<int64_t>(r) * p.kv_heads + kv_head) * chunks + chunk;
   if (threadIdx.x == 0) {
     const bool is_last = add_and_get_old(arrived, 1) == p.splits - 1;
     store_shared(last, is_last ? 1u : 0u);
@@ -358,24 +363,47 @@ decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   fence_device();
   if (warp >= heads) return;
   const int head = first_head + warp;
-  const float* const from = p.parts + (static_cast<int64_t>(r) * p.heads + head) * p.splits * (d + 2);
+  const float* const from =
+      p.parts + (static_cast<int64_t>(r) * p.heads + head) * p.splits * (d + 2);
   const auto part = [&](int n) { return from + static_cast<int64_t>(n) * (d + 2); };
-  float top = -1e30f, weights = 0.0f;
-  for (int n = lane; n < p.splits; n += 32) top = max_of(top, load_other(part(n) + d));
+  // Each lane has the factors of four parts at most; they travel by shuffles.
+  float tops[kMostSplits / 32], factors[kMostSplits / 32], weights = 0.0f, top = -1e30f;
+#pragma unroll
+  for (int n = 0; n < kMostSplits / 32; ++n) {
+    const int part_of = lane + 32 * n;
+    const bool has = part_of < p.splits;
+    tops[n] = has ? load_other(part(part_of) + d) : -1e30f;
+    factors[n] = has ? load_other(part(part_of) + d + 1) : 0.0f;
+    top = max_of(top, tops[n]);
+  }
   top = warp_max(top);
   if (p.rule.sink_logit != nullptr) top = max_of(top, p.rule.sink_logit[head]);
-  for (int n = lane; n < p.splits; n += 32)
-    weights += exp_fast(load_other(part(n) + d) - top) * load_other(part(n) + d + 1);
+#pragma unroll
+  for (int n = 0; n < kMostSplits / 32; ++n) {
+    const float scaled = exp_fast(tops[n] - top);
+    weights += scaled * factors[n];
+    factors[n] = scaled;
+  }
   weights = warp_sum(weights);
   if (p.rule.sink_logit != nullptr) weights += exp_fast(p.rule.sink_logit[head] - top);
-  for (int i = lane; i < d; i += 32) {
-    float x = 0.0f;
+  float sums_of[Shape::kWidth / 32] = {};
+#pragma unroll
+  for (int block = 0; block < kMostSplits / 32; ++block) {
+    const int count = p.splits - 32 * block < 32 ? p.splits - 32 * block : 32;
 #pragma unroll 8
-    for (int n = 0; n < p.splits; ++n)
-      x += exp_fast(load_other(part(n) + d) - top) * load_other(part(n) + i);
-    p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
-        bits_of(weights > 0.0f ? x / weights : 0.0f);
+    for (int n = 0; n < count; ++n) {
+      const float factor = shuffle_float(factors[block], n);
+#pragma unroll
+      for (int e = 0; e < Shape::kWidth / 32; ++e)
+        if (lane + 32 * e < d)
+          sums_of[e] += factor * load_other(part(32 * block + n) + lane + 32 * e);
+    }
   }
+#pragma unroll
+  for (int e = 0; e < Shape::kWidth / 32; ++e)
+    if (const int i = lane + 32 * e; i < d)
+      p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
+          bits_of(weights > 0.0f ? sums_of[e] / weights : 0.0f);
 }
 
 }  // namespace fovea::kernels::cuda

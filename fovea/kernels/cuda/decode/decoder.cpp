@@ -9,16 +9,15 @@
 
 #include "fovea/base/error.h"
 #include "fovea/kernels/cuda/decode/launches.h"
-#include "fovea/kernels/cuda/recording.h"
 #include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/recording.h"
 
 namespace fovea::kernels::cuda {
 namespace {
 
 constexpr int64_t kMostHeadDim = 256;
 /// Keys of a part, at least, and blocks of attention that fill a GPU.
-constexpr int64_t kFewestKeys = 64, kBlocks = 512;
-constexpr int64_t kMostSplits = 128;
+constexpr int64_t kFewestKeys = 128, kBlocks = 512;
 
 const uint16_t* bits(const void* x) { return static_cast<const uint16_t*>(x); }
 
@@ -106,7 +105,8 @@ class CudaDecoder final : public Decoder<BFloat16> {
     buffers_.reset();
     buffers_ = std::make_unique<Buffers>(*this, std::max(rows, old_rows),
                                          std::max(bytes + bytes / 2, old_bytes));
-    fill_with_zeros(buffers_->arrived, buffers_->rows * m_.heads * static_cast<int64_t>(sizeof(int)),
+    fill_with_zeros(buffers_->arrived,
+                    buffers_->rows * m_.heads * static_cast<int64_t>(sizeof(int)),
                     services().stream());
   }
 
@@ -116,10 +116,10 @@ class CudaDecoder final : public Decoder<BFloat16> {
     std::vector<RunNumbers> runs;
     std::vector<SequenceNumbers> sequences;
     for (const DecoderLayerStep<BFloat16>& layer : step.layers) {
-      require<ShapeError>(layer.sequences.size() == step.tokens.size() &&
-                              layer.caches.size() == step.tokens.size(),
-                          "decoder", "expected {} sequences in every layer; got {} with {} caches",
-                          step.tokens.size(), layer.sequences.size(), layer.caches.size());
+      require<ShapeError>(
+          layer.sequences.size() == step.tokens.size() && layer.caches.size() == step.tokens.size(),
+          "decoder", "expected {} sequences in every layer; got {} with {} caches",
+          step.tokens.size(), layer.sequences.size(), layer.caches.size());
       for (size_t b = 0; b < layer.sequences.size(); ++b)
         sequences.push_back(numbers_of(layer.sequences[b], layer.caches[b], runs));
     }
@@ -174,7 +174,8 @@ class CudaDecoder final : public Decoder<BFloat16> {
     int64_t keys = 1;
     for (const auto& layer : step.layers)
       for (const SequenceStep& s : layer.sequences)
-        keys = std::max(keys, s.seen.near.end - s.seen.near.begin + s.seen.far.end - s.seen.far.begin);
+        keys =
+            std::max(keys, s.seen.near.end - s.seen.near.begin + s.seen.far.end - s.seen.far.begin);
     const int64_t chunks = (m_.heads / m_.kv_heads + kAttentionHeads - 1) / kAttentionHeads,
                   blocks = std::ssize(step.tokens) * m_.kv_heads * chunks;
     int64_t splits = 1;
@@ -315,7 +316,8 @@ bool plain_numbers(const Projection& p) {
 }
 
 std::optional<std::string> why_not_layer(const DecoderLayer& layer) {
-  for (const Projection* p : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
+  for (const Projection* p :
+       {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
     if (!plain_numbers(*p)) return "matrices that are not bfloat16";
   if (layer.head_norm == HeadNorm::all_rms) return "a norm over all heads together";
   if (layer.groups.present()) return "hard Focus";

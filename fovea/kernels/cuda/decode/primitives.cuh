@@ -63,6 +63,17 @@ FOVEA_DEVICE float warp_sum(float x) {
   for (int mask = kLanes / 2; mask > 0; mask /= 2) x += shuffle_xor(x, mask);
   return x;
 }
+FOVEA_DEVICE float shuffle_float(float x, int lane) {
+#ifdef FOVEA_EMULATED
+  int bits;
+  std::memcpy(&bits, &x, 4);
+  bits = shuffle(bits, lane);
+  std::memcpy(&x, &bits, 4);
+  return x;
+#else
+  return __shfl_sync(0xffffffffu, x, lane);
+#endif
+}
 FOVEA_DEVICE float warp_max(float x) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) x = max_of(x, shuffle_xor(x, mask));

@@ -1,5 +1,5 @@
-// What the kernels of the CUDA decoder take: parameters of a launch, which a recorded graph keeps,
-// and the numbers of one step, which the host writes into the GPU's memory before it.
+// Arguments of the CUDA decoder's kernels: parameters of a launch, which a recorded graph keeps,
+// and numbers of one step, which the host writes into the GPU's memory before.
 //
 // Numbers are bfloat16 (as uint16_t), sums float32; rows are sequences.
 //
@@ -49,12 +49,12 @@ struct StepNumbers {
 
 // -- launches --
 
-/// What comes before a product: the residual stream takes the last half of a block, and its norm
-/// is the product's input.
+/// The end of a half of a block: the residual stream takes it, and its norm is the next product's
+/// input.
 struct StreamParameters {
-  const StepNumbers* step = nullptr;  ///< read where x is null
-  const uint16_t* x = nullptr;        ///< [rows][width]
-  uint16_t* sum = nullptr;            ///< x and the addends; null: not kept
+  const StepNumbers* step = nullptr;                   ///< read where x is null
+  const uint16_t* x = nullptr;                         ///< [rows][width]
+  uint16_t* sum = nullptr;                             ///< x and the addends; null: not kept
   const uint16_t *first = nullptr, *second = nullptr;  ///< addends [rows][width]; null: none
   bool norm_of_sum = false;                            ///< `after` acts on the sum, not the addend
   RowNorm after, before;
@@ -87,6 +87,9 @@ struct ProductParameters {
   int y_stride = 0;
 };
 
+/// Parts that the keys of one sequence are cut into, at most.
+inline constexpr int kMostSplits = 128;
+
 struct DecodeAttentionParameters {
   const TokenNumbers* tokens = nullptr;
   const SequenceNumbers* sequences = nullptr;
@@ -96,10 +99,10 @@ struct DecodeAttentionParameters {
   HeadNorm head_norm = HeadNorm::none;
   const float *q_gain = nullptr, *k_gain = nullptr, *q_length = nullptr;
   float q_length_factor = 1.0f, eps = 0.0f;
-  ScoreParameters rule;  ///< tau: [rows]
-  int splits = 1;        ///< of the keys
-  float* parts = nullptr;  ///< [rows][heads][splits][d + 2]: sums, largest score, sum of weights
-  int* arrived = nullptr;  ///< [rows][kv_heads][heads of a key head / 4]: zeros between launches
+  ScoreParameters rule;     ///< tau: [rows]
+  int splits = 1;           ///< of the keys
+  float* parts = nullptr;   ///< [rows][heads][splits][d + 2]: sums, largest score, sum of weights
+  int* arrived = nullptr;   ///< [rows][kv_heads][heads of a key head / 4]: zeros between launches
   uint16_t* out = nullptr;  ///< [rows][heads d]
 };
 

@@ -96,9 +96,10 @@ product_kernel(const __grid_constant__ ProductParameters p) {
   start_dependents();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int first_row = blockIdx.y * Shape::kRows;
-  const OutputTile tile = kGated ? OutputTile{&p.matrices[0], static_cast<int>(blockIdx.x) * kProductOutputs,
-                                              static_cast<int>(blockIdx.x) * kProductOutputs}
-                                 : output_tile(p, blockIdx.x);
+  const OutputTile tile =
+      kGated ? OutputTile{&p.matrices[0], static_cast<int>(blockIdx.x) * kProductOutputs,
+                          static_cast<int>(blockIdx.x) * kProductOutputs}
+             : output_tile(p, blockIdx.x);
   const ProductMatrix* const matrices[2] = {tile.matrix, kGated ? &p.matrices[1] : tile.matrix};
   const auto input_of = [&](int n) { return (warp + n * kDecodeWarps) * kProductStep + 8 * t; };
   const int steps = (p.inputs + kProductStep - 1) / kProductStep;

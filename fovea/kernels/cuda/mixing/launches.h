@@ -9,8 +9,8 @@
 
 #include <span>
 
-#include "fovea/kernels/cuda/stream.h"
 #include "fovea/kernels/cuda/mixing/problem.h"
+#include "fovea/kernels/cuda/stream.h"
 
 namespace fovea::kernels::cuda::mixing {
 

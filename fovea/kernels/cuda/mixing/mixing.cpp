@@ -7,8 +7,8 @@
 
 #include "fovea/kernels/cuda/attention/band_masks.h"
 #include "fovea/kernels/cuda/attention/operands.h"
-#include "fovea/kernels/cuda/mixing/slabs.h"
 #include "fovea/kernels/cuda/machine.h"
+#include "fovea/kernels/cuda/mixing/slabs.h"
 
 namespace fovea::kernels::cuda {
 namespace {
