@@ -332,7 +332,9 @@ def main() -> int:
         torch.cuda.empty_cache()
     if options.output:
         options.output.write_text(json.dumps({
-            "benchmark": "gpu", "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+            "benchmark": "gpu", "ratio": "times, peer / ours, above 1 ours is faster",
+            "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+            "machine": {"kind": torch.cuda.get_device_name().split()[1].lower()},
             "torch": torch.__version__, "kernels": library.isa(), "command": " ".join(sys.argv), "rows": report.rows,
             "wrong": report.wrong, "left_out": report.left_out}, indent=1) + "\n")
     for name in report.left_out:

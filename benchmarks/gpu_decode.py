@@ -119,6 +119,7 @@ def main() -> None:
             if options.output:
                 options.output.write_text(json.dumps({
                     "benchmark": "gpu_decode", "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+                    "machine": {"kind": torch.cuda.get_device_name().split()[1].lower()},
                     "torch": torch.__version__, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
 
 
