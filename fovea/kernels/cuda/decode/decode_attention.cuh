@@ -9,8 +9,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "fovea/kernels/cuda/decode/primitives.cuh"
-#include "fovea/kernels/cuda/decode/problem.h"
+#include "fovea/kernels/cuda/decode/placed_head.cuh"
 
 namespace fovea::kernels::cuda {
 
@@ -18,80 +17,6 @@ constexpr int kDecodeHeads = 4;  ///< of a block, at most; a warp norms and rota
 constexpr int kAttentionWarps = 4, kAttentionThreads = 32 * kAttentionWarps;
 /// Keys of a lane whose loads are in flight together.
 constexpr int kKeysAhead = 4;
-
-/// cos and sin of the numbers lane, lane + 32, ... of a head.
-template <int kWidth>
-struct LaneRotation {
-  static constexpr int kNumbers = kWidth / 32;
-  float cos[kNumbers], sin[kNumbers];
-
-  FOVEA_DEVICE LaneRotation(const DecodeAttentionParameters& p, const TokenNumbers& token) {
-    const int half = p.rotary / 2;
-#pragma unroll
-    for (int n = 0; n < kNumbers; ++n) {
-      const int i = threadIdx.x % 32 + 32 * n, at = i < half ? i : i - half;
-      const bool rotated = i < 2 * half;
-      cos[n] = rotated ? token.cos[token.position * half + at] : 1.0f;
-      sin[n] = rotated ? token.sin[token.position * half + at] : 0.0f;
-    }
-  }
-};
-
-/// A head of a token, normed and rotated: its numbers one by one. All lanes of a warp call it.
-template <int kWidth>
-class PlacedHead {
- public:
-  FOVEA_DEVICE PlacedHead(const DecodeAttentionParameters& p, const LaneRotation<kWidth>& rotation,
-                          const uint16_t* head, const float* gain, float length)
-      : p_(p), rotation_(rotation), head_(head), gain_(gain) {
-    if (p.head_norm == HeadNorm::none) return;
-    float sum = 0.0f, squares = 0.0f;
-    const int lane = threadIdx.x % 32, d = p.head_dim;
-    if (p.head_norm == HeadNorm::layer) {
-      for (int i = lane; i < d; i += 32) sum += number(head[i]);
-      mean_ = warp_sum(sum) / d;
-    }
-    for (int i = lane; i < d; i += 32) {
-      const float x = number(head[i]) - mean_;
-      squares += x * x;
-    }
-    squares = warp_sum(squares);
-    scale_ = p.head_norm == HeadNorm::length ? length / exact_sqrt(max_of(squares, 1e-24f))
-                                             : 1.0f / exact_sqrt(squares / d + p.eps);
-  }
-
-  /// Number lane + 32 n, rounded; 0 beyond the head.
-  FOVEA_DEVICE float at(int n) const {
-    const int half = p_.rotary / 2, i = threadIdx.x % 32 + 32 * n;
-    if (i >= p_.head_dim) return 0.0f;
-    if (i >= 2 * half) return rounded(normed(i));
-    const bool low = i < half;
-    const float a = normed(low ? i : i - half), b = normed(low ? half + i : i);
-    return rounded(low ? a * rotation_.cos[n] - b * rotation_.sin[n]
-                       : a * rotation_.sin[n] + b * rotation_.cos[n]);
-  }
-
- private:
-  FOVEA_DEVICE float normed(int i) const {
-    const float x = number(head_[i]);
-    switch (p_.head_norm) {
-      case HeadNorm::rms:  // one operation with the rotation
-        return x * scale_ * gain_[i];
-      case HeadNorm::layer:
-        return rounded(gain_ != nullptr ? (x - mean_) * scale_ * gain_[i] : (x - mean_) * scale_);
-      case HeadNorm::length:
-        return rounded(x * scale_);
-      default:
-        return x;
-    }
-  }
-
-  const DecodeAttentionParameters& p_;
-  const LaneRotation<kWidth>& rotation_;
-  const uint16_t* const head_;
-  const float* const gain_;
-  float mean_ = 0.0f, scale_ = 1.0f;
-};
 
 /// Running softmax and sum of values of a lane: 8 numbers of a head.
 struct LaneSum {
@@ -167,243 +92,281 @@ struct DecodeAttentionShape {
   static constexpr int kShared = kHeads + kToken + kParts + 64;
 };
 
-/// kReps: heads of a block that are computed, 1 or kDecodeHeads.
+/// The work of one block; every thread has one. kReps: heads that are computed, 1 or kDecodeHeads.
 template <int kLanes, int kReps>
-FOVEA_KERNEL(kAttentionThreads, 1)
-decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
+class AttentionBlock {
   using Shape = DecodeAttentionShape<kLanes>;
-  constexpr int kKeys = 32 / kLanes;
-  start_dependents();
-  const int d = p.head_dim, group = p.heads / p.kv_heads;
-  const int chunks = (group + kReps - 1) / kReps;
-  const int split = blockIdx.x, kv_head = blockIdx.y / chunks, chunk = blockIdx.y % chunks;
-  const int r = blockIdx.z;
-  const int first_head = kv_head * group + chunk * kReps;
-  const int heads = kReps < group - chunk * kReps ? kReps : group - chunk * kReps;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const SequenceNumbers& s = p.sequences[static_cast<int64_t>(p.layer) * p.rows + r];
-  const TokenNumbers& token = p.tokens[r];
-  const uint32_t queries = shared_base(), token_key = queries + Shape::kHeads,
-                 token_value = token_key + Shape::kWidth * 4,
-                 parts = queries + Shape::kHeads + Shape::kToken, last = parts + Shape::kParts;
+  static constexpr int kWidth = Shape::kWidth, kKeys = 32 / kLanes;
+  static constexpr int kStride = kAttentionWarps * kKeys * kKeysAhead;
+  static constexpr int kNumbers = kWidth / 32;  ///< of a head, a lane
 
-  // What the previous kernel does not make is read before it has ended: all keys but the token's.
-  const LaneRotation<Shape::kWidth> rotation(p, token);
-  const int of_lane = lane % kLanes * 8;  // the lane's numbers of a head
-  // Keys 0 ... far, then near ones; the token's own key is left out here.
-  const int far = s.far_end - s.far_begin, all = far + s.near_end - s.near_begin;
-  const int length = (all + p.splits - 1) / p.splits;
-  const int begin = split * length, end = begin + length < all ? begin + length : all;
-  constexpr int kStride = kAttentionWarps * kKeys * kKeysAhead;
-  uint4 k_bits[kKeysAhead], v_bits[kKeysAhead];
-  int distance[kKeysAhead];
-  bool seen[kKeysAhead];
-  const auto load_keys = [&](int n0) {
+ public:
+  FOVEA_DEVICE explicit AttentionBlock(const DecodeAttentionParameters& p)
+      : p_(p),
+        d_(p.head_dim),
+        chunks_((p.heads / p.kv_heads + kReps - 1) / kReps),
+        kv_head_(blockIdx.y / chunks_),
+        chunk_(blockIdx.y % chunks_),
+        row_(blockIdx.z),
+        first_head_(kv_head_ * (p.heads / p.kv_heads) + chunk_ * kReps),
+        s_(p.sequences[static_cast<int64_t>(p.layer) * p.rows + row_]),
+        token_(p.tokens[row_]) {
+    const int left = p.heads / p.kv_heads - chunk_ * kReps;
+    heads_ = left < kReps ? left : kReps;
+    far_ = s_.far_end - s_.far_begin;
+    const int all = far_ + s_.near_end - s_.near_begin;
+    const int length = (all + p.splits - 1) / p.splits, begin = blockIdx.x * length;
+    end_ = begin + length < all ? begin + length : all;
+    next_ = begin + warp_ * kKeys * kKeysAhead;
+  }
+
+  FOVEA_DEVICE void run() {
+    // What the previous kernel does not make is read before it has ended: all keys but the token's.
+    const LaneRotation<kWidth> rotation(p_, token_);
+    load_keys();
+    wait_for_previous();
+    place_token(rotation);
+    sync_block();
+    read_queries();
+    for (; next_ < end_; next_ += kStride, load_keys()) add_keys();
+    if (blockIdx.x == 0 && warp_ == 0) add_token();
+    join_lanes();
+    sync_block();
+    if (warp_ < heads_) join_warps();
+    if (p_.splits > 1 && is_last_block() && warp_ < heads_) join_blocks();
+  }
+
+ private:
+  // Keys 0 ... far_, then near ones; the token's own key is left out.
+  FOVEA_DEVICE void load_keys() {
 #pragma unroll
     for (int a = 0; a < kKeysAhead; ++a) {
-      const int n = n0 + a * kKeys + lane / kLanes;
-      const bool is_far = n < far;
-      const int j = is_far ? s.far_begin + n : s.near_begin + n - far;
-      seen[a] = n < end && j != s.written;
-      k_bits[a] = v_bits[a] = uint4{};
-      distance[a] = 0;
-      if (!seen[a]) continue;
-      const KeyPlace at = place_of(p.runs, s, token.position, j, is_far, kv_head);
-      distance[a] = at.distance;
-      if (of_lane >= d) continue;
-      k_bits[a] = *reinterpret_cast<const uint4*>(at.key + of_lane);
-      v_bits[a] = *reinterpret_cast<const uint4*>(at.value + of_lane);
+      const int n = next_ + a * kKeys + lane_ / kLanes;
+      const bool is_far = n < far_;
+      const int j = is_far ? s_.far_begin + n : s_.near_begin + n - far_;
+      seen_[a] = n < end_ && j != s_.written;
+      k_[a] = v_[a] = uint4{};
+      distance_[a] = 0;
+      if (!seen_[a]) continue;
+      const KeyPlace at = place_of(p_.runs, s_, token_.position, j, is_far, kv_head_);
+      distance_[a] = at.distance;
+      if (of_lane_ >= d_) continue;
+      k_[a] = *reinterpret_cast<const uint4*>(at.key + of_lane_);
+      v_[a] = *reinterpret_cast<const uint4*>(at.value + of_lane_);
     }
-  };
-  const int first_key = begin + warp * kKeys * kKeysAhead;
-  load_keys(first_key);
-  wait_for_previous();
-
-  const uint16_t* const qkv =
-      p.qkv + static_cast<int64_t>(r) * (p.heads + 2 * p.kv_heads) * p.head_dim;
-  if (warp < heads) {
-    const float length = p.q_length != nullptr ? p.q_length[0] * p.q_length_factor : 1.0f;
-    const PlacedHead<Shape::kWidth> q(p, rotation, qkv + (first_head + warp) * d, p.q_gain, length);
-#pragma unroll
-    for (int n = 0; n < Shape::kWidth / 32; ++n)
-      store_shared_float(queries + (warp * Shape::kWidth + lane + 32 * n) * 4, q.at(n));
   }
-  if (split == 0 && warp == kAttentionWarps - 1) {
-    const uint16_t* const key = qkv + (p.heads + kv_head) * d;
-    const uint16_t* const value = key + p.kv_heads * d;
-    const PlacedHead<Shape::kWidth> k(p, rotation, key, p.k_gain, 1.0f);
-    const KeyPlace at = place_of(p.runs, s, token.position, s.written, false, kv_head);
+
+  // Queries, a warp each, to shared memory; the token's key and value there and into the cache.
+  FOVEA_DEVICE void place_token(const LaneRotation<kWidth>& rotation) const {
+    const uint16_t* const qkv =
+        p_.qkv + static_cast<int64_t>(row_) * (p_.heads + 2 * p_.kv_heads) * d_;
+    if (warp_ < heads_) {
+      const float length = p_.q_length != nullptr ? p_.q_length[0] * p_.q_length_factor : 1.0f;
+      const PlacedHead<kWidth> q(p_, rotation, qkv + (first_head_ + warp_) * d_, p_.q_gain, length);
 #pragma unroll
-    for (int n = 0; n < Shape::kWidth / 32; ++n) {
-      const int i = lane + 32 * n;
-      const float x = k.at(n), v = i < d ? number(value[i]) : 0.0f;
-      store_shared_float(token_key + i * 4, x);
-      store_shared_float(token_value + i * 4, v);
-      if (i >= d || chunk > 0) continue;
+      for (int n = 0; n < kNumbers; ++n)
+        store_shared_float(queries_ + (warp_ * kWidth + lane_ + 32 * n) * 4, q.at(n));
+    }
+    if (blockIdx.x > 0 || warp_ != kAttentionWarps - 1) return;
+    const uint16_t* const key = qkv + (p_.heads + kv_head_) * d_;
+    const uint16_t* const value = key + p_.kv_heads * d_;
+    const PlacedHead<kWidth> k(p_, rotation, key, p_.k_gain, 1.0f);
+    const KeyPlace at = place_of(p_.runs, s_, token_.position, s_.written, false, kv_head_);
+#pragma unroll
+    for (int n = 0; n < kNumbers; ++n) {
+      const int i = lane_ + 32 * n;
+      const float x = k.at(n);
+      store_shared_float(token_key_ + i * 4, x);
+      store_shared_float(token_value_ + i * 4, i < d_ ? number(value[i]) : 0.0f);
+      if (i >= d_ || chunk_ > 0) continue;
       const_cast<uint16_t*>(at.key)[i] = bits_of(x);
       const_cast<uint16_t*>(at.value)[i] = value[i];
     }
   }
-  sync_block();
 
-  float q[kReps][8];
-#pragma unroll
-  for (int h = 0; h < kReps; ++h)
+  FOVEA_DEVICE void read_eight(uint32_t at, float (&x)[8]) const {
 #pragma unroll
     for (int e = 0; e < 8; e += 2) {
-      const float2 two =
-          load_shared_float2(queries + ((h < heads ? h : 0) * Shape::kWidth + of_lane + e) * 4);
-      q[h][e] = two.x, q[h][e + 1] = two.y;
+      const float2 two = load_shared_float2(at + (of_lane_ + e) * 4);
+      x[e] = two.x, x[e + 1] = two.y;
     }
-  const float scale = p.rule.tau != nullptr ? 1.0f / p.rule.tau[r] : p.rule.scale;
-  LaneSum sums[kReps];
-  // One key; lanes that have none add nothing.
-  const auto add_key = [&](const float(&k)[8], const float(&v)[8], int apart, bool counts) {
+  }
+  FOVEA_DEVICE void read_queries() {
+#pragma unroll
+    for (int h = 0; h < kReps; ++h) read_eight(queries_ + (h < heads_ ? h : 0) * kWidth * 4, q_[h]);
+    scale_ = p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[row_] : p_.rule.scale;
+  }
+
+  // One key a group of lanes; groups that have none add nothing.
+  FOVEA_DEVICE void add_key(const float (&k)[8], const float (&v)[8], int distance, bool seen) {
 #pragma unroll
     for (int h = 0; h < kReps; ++h) {
       float product = 0.0f;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) product += q[h][e] * k[e];
+      for (int e = 0; e < 8; ++e) product += q_[h][e] * k[e];
       product = warp_sum<kLanes>(product);
-      if (counts && h < heads)
-        sums[h].add(score_of(p.rule, product, scale, first_head + h, apart), v);
+      if (seen && h < heads_)
+        sums_[h].add(score_of(p_.rule, product, scale_, first_head_ + h, distance), v);
     }
-  };
-
-  for (int n0 = first_key; n0 < end; n0 += kStride) {
-    if (n0 != first_key) load_keys(n0);
+  }
+  FOVEA_DEVICE void add_keys() {
 #pragma unroll
     for (int a = 0; a < kKeysAhead; ++a) {
       float key[8], value[8];
-      unpack_8(k_bits[a], key), unpack_8(v_bits[a], value);
-      add_key(key, value, distance[a], seen[a]);
+      unpack_8(k_[a], key), unpack_8(v_[a], value);
+      add_key(key, value, distance_[a], seen_[a]);
     }
   }
-  if (split == 0 && warp == 0) {
+  FOVEA_DEVICE void add_token() {
     float key[8], value[8];
-#pragma unroll
-    for (int e = 0; e < 8; e += 2) {
-      const float2 k = load_shared_float2(token_key + (of_lane + e) * 4),
-                   v = load_shared_float2(token_value + (of_lane + e) * 4);
-      key[e] = k.x, key[e + 1] = k.y, value[e] = v.x, value[e + 1] = v.y;
-    }
-    const bool is_seen = s.near_begin <= s.written && s.written < s.near_end;
-    add_key(key, value, static_cast<int>(token.position) - (s.written + s.near_shift),
-            is_seen && lane < kLanes);
+    read_eight(token_key_, key), read_eight(token_value_, value);
+    const bool seen = s_.near_begin <= s_.written && s_.written < s_.near_end;
+    add_key(key, value, static_cast<int>(token_.position) - (s_.written + s_.near_shift),
+            seen && lane_ < kLanes);
   }
 
-  // Lanes of one warp with the same numbers, then warps, then blocks.
-  const auto part_at = [&](int w, int h, int i) {
-    return parts + ((w * kDecodeHeads + h) * (Shape::kWidth + 2) + i) * 4;
-  };
+  FOVEA_DEVICE uint32_t part_at(int warp, int h, int i) const {
+    return parts_ + ((warp * kDecodeHeads + h) * (kWidth + 2) + i) * 4;
+  }
+  // Lanes of a warp that have the same numbers of different keys.
+  FOVEA_DEVICE void join_lanes() {
 #pragma unroll
-  for (int h = 0; h < kReps; ++h) {
-    const float top = warp_max(sums[h].top);
-    sums[h].rescale(top);
+    for (int h = 0; h < kReps; ++h) {
+      LaneSum& sum = sums_[h];
+      const float top = warp_max(sum.top);
+      sum.rescale(top);
 #pragma unroll
-    for (int mask = kLanes; mask < 32; mask *= 2) {
-      sums[h].weights += shuffle_xor(sums[h].weights, mask);
+      for (int mask = kLanes; mask < 32; mask *= 2) {
+        sum.weights += shuffle_xor(sum.weights, mask);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sums[h].values[e] += shuffle_xor(sums[h].values[e], mask);
-    }
-    if (lane < kLanes)
+        for (int e = 0; e < 8; ++e) sum.values[e] += shuffle_xor(sum.values[e], mask);
+      }
+      if (lane_ < kLanes)
 #pragma unroll
-      for (int e = 0; e < 8; ++e)
-        store_shared_float(part_at(warp, h, of_lane + e), sums[h].values[e]);
-    if (lane == 0) {
-      store_shared_float(part_at(warp, h, Shape::kWidth), top);
-      store_shared_float(part_at(warp, h, Shape::kWidth + 1), sums[h].weights);
+        for (int e = 0; e < 8; ++e)
+          store_shared_float(part_at(warp_, h, of_lane_ + e), sum.values[e]);
+      if (lane_ != 0) continue;
+      store_shared_float(part_at(warp_, h, kWidth), top);
+      store_shared_float(part_at(warp_, h, kWidth + 1), sum.weights);
     }
   }
-  sync_block();
-  if (warp < heads) {
-    const int h = warp, head = first_head + h;
-    float top = -1e30f, weights = 0.0f;
+
+  // Head `warp_`: the warps' sums, to the output or to this block's part.
+  FOVEA_DEVICE void join_warps() const {
+    const int head = first_head_ + warp_;
+    float top = -1e30f, weights = 0.0f, factor[kAttentionWarps];
     for (int w = 0; w < kAttentionWarps; ++w)
-      top = max_of(top, load_shared_number(part_at(w, h, Shape::kWidth)));
-    float factor[kAttentionWarps];
+      top = max_of(top, load_shared_number(part_at(w, warp_, kWidth)));
+    const bool alone = p_.splits == 1;
+    if (alone && p_.rule.sink_logit != nullptr) {
+      top = max_of(top, p_.rule.sink_logit[head]);
+      weights = exp_fast(p_.rule.sink_logit[head] - top);
+    }
     for (int w = 0; w < kAttentionWarps; ++w) {
-      factor[w] = exp_fast(load_shared_number(part_at(w, h, Shape::kWidth)) - top);
-      weights += factor[w] * load_shared_number(part_at(w, h, Shape::kWidth + 1));
+      factor[w] = exp_fast(load_shared_number(part_at(w, warp_, kWidth)) - top);
+      weights += factor[w] * load_shared_number(part_at(w, warp_, kWidth + 1));
     }
-    float* const part =
-        p.parts + ((static_cast<int64_t>(r) * p.heads + head) * p.splits + split) * (d + 2);
-    const bool alone = p.splits == 1;
-    if (alone && p.rule.sink_logit != nullptr) {
-      const float sink = p.rule.sink_logit[head], higher = max_of(top, sink),
-                  by = exp_fast(top - higher);
-      weights = weights * by + exp_fast(sink - higher);
-      for (int w = 0; w < kAttentionWarps; ++w) factor[w] *= by;
-    }
-    for (int i = lane; i < d; i += 32) {
+    float* const part = part_of(head, blockIdx.x);
+    for (int i = lane_; i < d_; i += 32) {
       float x = 0.0f;
       for (int w = 0; w < kAttentionWarps; ++w)
-        x += factor[w] * load_shared_number(part_at(w, h, i));
+        x += factor[w] * load_shared_number(part_at(w, warp_, i));
       if (alone)
-        p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
-            bits_of(weights > 0.0f ? x / weights : 0.0f);
+        write(head, i, x, weights);
       else
         part[i] = x;
     }
-    if (!alone && lane == 0) part[d] = top, part[d + 1] = weights;
+    if (!alone && lane_ == 0) part[d_] = top, part[d_ + 1] = weights;
   }
-  if (p.splits == 1) return;
+  FOVEA_DEVICE void write(int head, int i, float sum, float weights) const {
+    p_.out[(static_cast<int64_t>(row_) * p_.heads + head) * d_ + i] =
+        bits_of(weights > 0.0f ? sum / weights : 0.0f);
+  }
+  FOVEA_DEVICE float* part_of(int head, int split) const {
+    return p_.parts +
+           ((static_cast<int64_t>(row_) * p_.heads + head) * p_.splits + split) * (d_ + 2);
+  }
 
-  fence_device();
-  sync_block();
-  int* const arrived =
-      p.arrived + (static_cast<int64_t>(r) * p.kv_heads + kv_head) * chunks + chunk;
-  if (threadIdx.x == 0) {
-    const bool is_last = add_and_get_old(arrived, 1) == p.splits - 1;
-    store_shared(last, is_last ? 1u : 0u);
-    if (is_last) *arrived = 0;  // for the next launch
-  }
-  sync_block();
-  if (load_shared(last) == 0) return;
-  fence_device();
-  if (warp >= heads) return;
-  const int head = first_head + warp;
-  const float* const from =
-      p.parts + (static_cast<int64_t>(r) * p.heads + head) * p.splits * (d + 2);
-  const auto part = [&](int n) { return from + static_cast<int64_t>(n) * (d + 2); };
-  // Each lane has the factors of four parts at most; they travel by shuffles.
-  float tops[kMostSplits / 32], factors[kMostSplits / 32], weights = 0.0f, top = -1e30f;
-#pragma unroll
-  for (int n = 0; n < kMostSplits / 32; ++n) {
-    const int part_of = lane + 32 * n;
-    const bool has = part_of < p.splits;
-    tops[n] = has ? load_other(part(part_of) + d) : -1e30f;
-    factors[n] = has ? load_other(part(part_of) + d + 1) : 0.0f;
-    top = max_of(top, tops[n]);
-  }
-  top = warp_max(top);
-  if (p.rule.sink_logit != nullptr) top = max_of(top, p.rule.sink_logit[head]);
-#pragma unroll
-  for (int n = 0; n < kMostSplits / 32; ++n) {
-    const float scaled = exp_fast(tops[n] - top);
-    weights += scaled * factors[n];
-    factors[n] = scaled;
-  }
-  weights = warp_sum(weights);
-  if (p.rule.sink_logit != nullptr) weights += exp_fast(p.rule.sink_logit[head] - top);
-  float sums_of[Shape::kWidth / 32] = {};
-#pragma unroll
-  for (int block = 0; block < kMostSplits / 32; ++block) {
-    const int count = p.splits - 32 * block < 32 ? p.splits - 32 * block : 32;
-#pragma unroll 8
-    for (int n = 0; n < count; ++n) {
-      const float factor = shuffle_float(factors[block], n);
-#pragma unroll
-      for (int e = 0; e < Shape::kWidth / 32; ++e)
-        if (lane + 32 * e < d)
-          sums_of[e] += factor * load_other(part(32 * block + n) + lane + 32 * e);
+  // Whether all other blocks of these heads have written their parts.
+  FOVEA_DEVICE bool is_last_block() const {
+    fence_device();
+    sync_block();
+    int* const arrived =
+        p_.arrived + (static_cast<int64_t>(row_) * p_.kv_heads + kv_head_) * chunks_ + chunk_;
+    if (threadIdx.x == 0) {
+      const bool last = add_and_get_old(arrived, 1) == p_.splits - 1;
+      store_shared(last_, last ? 1u : 0u);
+      if (last) *arrived = 0;  // for the next launch
     }
+    sync_block();
+    const bool last = load_shared(last_) != 0;
+    if (last) fence_device();
+    return last;
   }
+
+  // Head `warp_`. A lane has the factors of parts lane, lane + 32, ...; they travel by shuffles.
+  FOVEA_DEVICE void join_blocks() const {
+    constexpr int kRounds = kMostSplits / 32;
+    const int head = first_head_ + warp_;
+    float factors[kRounds], of_part[kRounds], weights = 0.0f, top = -1e30f;
 #pragma unroll
-  for (int e = 0; e < Shape::kWidth / 32; ++e)
-    if (const int i = lane + 32 * e; i < d)
-      p.out[(static_cast<int64_t>(r) * p.heads + head) * d + i] =
-          bits_of(weights > 0.0f ? sums_of[e] / weights : 0.0f);
+    for (int n = 0; n < kRounds; ++n) {
+      const bool has = lane_ + 32 * n < p_.splits;
+      const float* const part = part_of(head, lane_ + 32 * n) + d_;
+      factors[n] = has ? load_other(part) : -1e30f;  // the part's largest score
+      of_part[n] = has ? load_other(part + 1) : 0.0f;
+      top = max_of(top, factors[n]);
+    }
+    top = warp_max(top);
+    const float* const sink = p_.rule.sink_logit;
+    if (sink != nullptr) top = max_of(top, sink[head]);
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      factors[n] = exp_fast(factors[n] - top);
+      weights += factors[n] * of_part[n];
+    }
+    weights = warp_sum(weights);
+    if (sink != nullptr) weights += exp_fast(sink[head] - top);
+    float sums[kNumbers] = {};
+#pragma unroll
+    for (int n = 0; n < kRounds; ++n) {
+      const int left = p_.splits - 32 * n, count = left < 32 ? left : 32;
+#pragma unroll 8
+      for (int l = 0; l < count; ++l) {
+        const float factor = shuffle_float(factors[n], l);
+#pragma unroll
+        for (int e = 0; e < kNumbers; ++e)
+          if (lane_ + 32 * e < d_)
+            sums[e] += factor * load_other(part_of(head, 32 * n + l) + lane_ + 32 * e);
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < kNumbers; ++e)
+      if (lane_ + 32 * e < d_) write(head, lane_ + 32 * e, sums[e], weights);
+  }
+
+  const DecodeAttentionParameters& p_;
+  const int d_, chunks_, kv_head_, chunk_, row_, first_head_;
+  const SequenceNumbers& s_;
+  const TokenNumbers& token_;
+  const int warp_ = threadIdx.x / 32, lane_ = threadIdx.x % 32;
+  const int of_lane_ = lane_ % kLanes * 8;  // the lane's numbers of a head
+  const uint32_t queries_ = shared_base(), token_key_ = queries_ + Shape::kHeads,
+                 token_value_ = token_key_ + kWidth * 4, parts_ = token_key_ + Shape::kToken,
+                 last_ = parts_ + Shape::kParts;
+  int heads_, far_, next_, end_;  // heads of this block; keys: far ones, of the warp's next load
+  uint4 k_[kKeysAhead], v_[kKeysAhead];
+  int distance_[kKeysAhead];
+  bool seen_[kKeysAhead];
+  float q_[kReps][8], scale_;
+  LaneSum sums_[kReps];
+};
+
+template <int kLanes, int kReps>
+FOVEA_KERNEL(kAttentionThreads, 1)
+decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
+  start_dependents();
+  AttentionBlock<kLanes, kReps>(p).run();
 }
 
 }  // namespace fovea::kernels::cuda

@@ -88,101 +88,135 @@ struct ProductShape {
   }
 };
 
+/// The work of one block; every thread has one.
+template <int kTiles, bool kGated, bool kFused>
+class ProductBlock {
+  using Shape = ProductShape<kTiles, kGated, kFused>;
+  static constexpr int kAhead = Shape::kAhead, kMatrices = Shape::kMatrices, kRows = Shape::kRows;
+
+ public:
+  FOVEA_DEVICE explicit ProductBlock(const ProductParameters& p)
+      : p_(p),
+        first_row_(blockIdx.y * kRows),
+        steps_((p.inputs + kProductStep - 1) / kProductStep),
+        row_bytes_(2 * p.inputs + 16),
+        tile_(kGated ? OutputTile{&p.matrices[0], static_cast<int>(blockIdx.x) * kProductOutputs,
+                                  static_cast<int>(blockIdx.x) * kProductOutputs}
+                     : output_tile(p, blockIdx.x)) {
+    const int left = p.rows - first_row_;
+    here_ = left < kRows ? left : kRows;
+  }
+
+  FOVEA_DEVICE void run() {
+#pragma unroll
+    for (int n = 0; n < kAhead; ++n) load(n, n);
+    wait_for_previous();
+    if constexpr (kFused) {
+      for (int r = 0; r < here_; ++r)
+        stream_row(p_.stream, first_row_ + r, rows_ + r * row_bytes_, scratch_, blockIdx.x == 0);
+      sync_block();
+    }
+    for (int n = 0; n * kDecodeWarps < steps_; n += kAhead) {
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a) {
+        if (warp_ + (n + a) * kDecodeWarps >= steps_) continue;
+        multiply(n + a, a);
+        load(n + a + kAhead, a);
+      }
+    }
+    leave_sums();
+    sync_block();
+    for (int n = threadIdx.x; n < kProductOutputs * kRows; n += kDecodeThreads)
+      finish(n % kProductOutputs, n / kProductOutputs);
+  }
+
+ private:
+  FOVEA_DEVICE const ProductMatrix& matrix(int m) const {
+    return kGated ? p_.matrices[m] : *tile_.matrix;
+  }
+  // The first input that this lane reads in step n of its warp.
+  FOVEA_DEVICE int input_of(int n) const {
+    return (warp_ + n * kDecodeWarps) * kProductStep + 8 * t_;
+  }
+
+  FOVEA_DEVICE void load(int step, int a) {
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m)
+      pieces_[m][a] = load_weights(matrix(m), p_.inputs, tile_.first, input_of(step));
+  }
+  FOVEA_DEVICE uint4 load_x(int r, int input) const {
+    if (r >= here_ || input >= p_.inputs) return uint4{};
+    if constexpr (kFused) return load_shared_16(rows_ + r * row_bytes_ + 2 * input);
+    return *reinterpret_cast<const uint4*>(p_.x + static_cast<int64_t>(first_row_ + r) * p_.inputs +
+                                           input);
+  }
+  FOVEA_DEVICE void multiply(int step, int a) {
+#pragma unroll
+    for (int c = 0; c < kTiles; ++c) {
+      const uint4 x = load_x(8 * c + g_, input_of(step));
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) multiply_piece(sums_[m][c], pieces_[m][a], x);
+    }
+  }
+
+  FOVEA_DEVICE uint32_t part_at(int warp, int m, int output, int r) const {
+    return parts_ + (((warp * kMatrices + m) * kProductOutputs + output) * kRows + r) * 4;
+  }
+  // d of an mma: outputs g, g + 8 by rows 2t, 2t + 1.
+  FOVEA_DEVICE void leave_sums() const {
+#pragma unroll
+    for (int m = 0; m < kMatrices; ++m)
+#pragma unroll
+      for (int c = 0; c < kTiles; ++c)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          store_shared_float(part_at(warp_, m, g_ + 8 * (e / 2), 8 * c + 2 * t_ + e % 2),
+                             sums_[m][c][e]);
+  }
+
+  // The warps' sums of one output and row.
+  FOVEA_DEVICE float sum_of(int m, int output, int r) const {
+    float sum = 0.0f;
+    for (int w = 0; w < kDecodeWarps; ++w) sum += load_shared_number(part_at(w, m, output, r));
+    return sum;
+  }
+  FOVEA_DEVICE float rounded_sum(int m, int output, int r) const {
+    const float x = rounded(sum_of(m, output, r));
+    const float* const bias = matrix(m).bias;
+    return bias != nullptr ? rounded(x + rounded(bias[tile_.first + output])) : x;
+  }
+  FOVEA_DEVICE void finish(int output, int r) const {
+    const int outputs = tile_.matrix->outputs;
+    if (r >= here_ || tile_.first + output >= outputs) return;
+    const int64_t row = first_row_ + r;
+    if (p_.end == ProductEnd::logits) {
+      p_.stream.step->logits[row * outputs + tile_.first + output] = sum_of(0, output, r);
+      return;
+    }
+    float x = rounded_sum(0, output, r);
+    if (p_.end != ProductEnd::narrow) x = activated_number(p_.activation, x);
+    if constexpr (kGated) {  // SwiGLU is one operation, other gates are two
+      if (p_.activation != Activation::silu) x = rounded(x);
+      x *= rounded_sum(1, output, r);
+    }
+    p_.y[row * p_.y_stride + tile_.at + output] = bits_of(x);
+  }
+
+  const ProductParameters& p_;
+  const int first_row_, steps_, row_bytes_;
+  const OutputTile tile_;
+  const int warp_ = threadIdx.x / 32, g_ = threadIdx.x % 32 / 4, t_ = threadIdx.x % 4;
+  const uint32_t scratch_ = shared_base(), parts_ = scratch_ + 64, rows_ = parts_ + Shape::kSums;
+  int here_;  // rows of this block
+  WeightPiece pieces_[kMatrices][kAhead];
+  float sums_[kMatrices][kTiles][4] = {};
+};
+
 template <int kTiles, bool kGated, bool kFused>
 FOVEA_KERNEL(kDecodeThreads, 1)
 product_kernel(const __grid_constant__ ProductParameters p) {
-  using Shape = ProductShape<kTiles, kGated, kFused>;
-  constexpr int kAhead = Shape::kAhead;
   start_dependents();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int first_row = blockIdx.y * Shape::kRows;
-  const OutputTile tile =
-      kGated ? OutputTile{&p.matrices[0], static_cast<int>(blockIdx.x) * kProductOutputs,
-                          static_cast<int>(blockIdx.x) * kProductOutputs}
-             : output_tile(p, blockIdx.x);
-  const ProductMatrix* const matrices[2] = {tile.matrix, kGated ? &p.matrices[1] : tile.matrix};
-  const auto input_of = [&](int n) { return (warp + n * kDecodeWarps) * kProductStep + 8 * t; };
-  const int steps = (p.inputs + kProductStep - 1) / kProductStep;
-  WeightPiece pieces[Shape::kMatrices][kAhead];
-#pragma unroll
-  for (int m = 0; m < Shape::kMatrices; ++m)
-#pragma unroll
-    for (int n = 0; n < kAhead; ++n)
-      pieces[m][n] = load_weights(*matrices[m], p.inputs, tile.first, input_of(n));
-  wait_for_previous();
-
-  const uint32_t scratch = shared_base(), parts = scratch + 64, rows = parts + Shape::kSums;
-  const int row_bytes = 2 * p.inputs + 16;
-  const int left = p.rows - first_row, here = left < Shape::kRows ? left : Shape::kRows;
-  if constexpr (kFused) {
-    for (int r = 0; r < here; ++r)
-      stream_row(p.stream, first_row + r, rows + r * row_bytes, scratch, blockIdx.x == 0);
-    sync_block();
-  }
-  const auto load_x = [&](int c, int input) {
-    const int r = 8 * c + g;
-    if (r >= here || input >= p.inputs) return uint4{};
-    if constexpr (kFused) return load_shared_16(rows + r * row_bytes + 2 * input);
-    return *reinterpret_cast<const uint4*>(p.x + static_cast<int64_t>(first_row + r) * p.inputs +
-                                           input);
-  };
-
-  float sums[Shape::kMatrices][kTiles][4] = {};
-  for (int n = 0; n * kDecodeWarps < steps; n += kAhead) {
-#pragma unroll
-    for (int a = 0; a < kAhead; ++a) {
-      if (warp + (n + a) * kDecodeWarps >= steps) continue;
-      const int input = input_of(n + a), next = input_of(n + a + kAhead);
-#pragma unroll
-      for (int c = 0; c < kTiles; ++c) {
-        const uint4 x = load_x(c, input);
-#pragma unroll
-        for (int m = 0; m < Shape::kMatrices; ++m) multiply_piece(sums[m][c], pieces[m][a], x);
-      }
-#pragma unroll
-      for (int m = 0; m < Shape::kMatrices; ++m)
-        pieces[m][a] = load_weights(*matrices[m], p.inputs, tile.first, next);
-    }
-  }
-
-  // d: outputs g, g + 8 by rows 2t, 2t + 1.
-  const auto part_at = [&](int w, int m, int output, int r) {
-    return parts + (((w * Shape::kMatrices + m) * kProductOutputs + output) * Shape::kRows + r) * 4;
-  };
-#pragma unroll
-  for (int m = 0; m < Shape::kMatrices; ++m)
-#pragma unroll
-    for (int c = 0; c < kTiles; ++c)
-#pragma unroll
-      for (int e = 0; e < 4; ++e)
-        store_shared_float(part_at(warp, m, g + 8 * (e / 2), 8 * c + 2 * t + e % 2), sums[m][c][e]);
-  sync_block();
-
-  for (int n = threadIdx.x; n < kProductOutputs * Shape::kRows; n += kDecodeThreads) {
-    const int output = n % kProductOutputs, r = n / kProductOutputs;
-    if (r >= here || tile.first + output >= tile.matrix->outputs) continue;
-    float x[2] = {};
-#pragma unroll
-    for (int m = 0; m < Shape::kMatrices; ++m) {
-      for (int w = 0; w < kDecodeWarps; ++w) x[m] += load_shared_number(part_at(w, m, output, r));
-      if (p.end == ProductEnd::logits) continue;
-      x[m] = rounded(x[m]);
-      if (const float* const bias = matrices[m]->bias; bias != nullptr)
-        x[m] = rounded(x[m] + rounded(bias[tile.first + output]));
-    }
-    const int64_t row = first_row + r;
-    if (p.end == ProductEnd::logits) {
-      p.stream.step->logits[row * tile.matrix->outputs + tile.first + output] = x[0];
-      continue;
-    }
-    if (p.end == ProductEnd::activation) x[0] = activated_number(p.activation, x[0]);
-    if (p.end == ProductEnd::gate) {
-      x[0] = activated_number(p.activation, x[0]);
-      // SwiGLU is one operation, other gates are two.
-      x[0] = (p.activation == Activation::silu ? x[0] : rounded(x[0])) * x[1];
-    }
-    p.y[row * p.y_stride + tile.at + output] = bits_of(x[0]);
-  }
+  ProductBlock<kTiles, kGated, kFused>(p).run();
 }
 
 }  // namespace fovea::kernels::cuda
