@@ -18,6 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// The kernels that a GPU has run (docs/gpu.md).
+constexpr std::string_view kTried = "sm_90a";
+
 void* allocate(size_t bytes) { return c10::GetAllocator(c10::kCUDA)->raw_allocate(bytes); }
 void release(void* memory) { c10::GetAllocator(c10::kCUDA)->raw_deallocate(memory); }
 void* stream() {
@@ -36,9 +39,9 @@ fs::path own_folder() {
 }
 
 std::string load() {
-  const char* const wanted = std::getenv("FOVEA_CUDA_KERNELS");
-  if (wanted != nullptr && std::string_view(wanted) == "off")
-    return "the CUDA kernels are off (FOVEA_CUDA_KERNELS=off)";
+  const char* const given = std::getenv("FOVEA_CUDA_KERNELS");
+  const std::string_view wanted = given != nullptr ? given : "";
+  if (wanted == "off") return "the CUDA kernels are off (FOVEA_CUDA_KERNELS=off)";
   void* library = nullptr;
   for (const char* folder : {".", "../lib"}) {
     const fs::path file = own_folder() / folder / "libfovea_cuda.so";
@@ -51,8 +54,16 @@ std::string load() {
   std::string why;
   const kernels::Backend* const backend = make(
       {.allocate = allocate, .release = release, .stream = stream}, sizeof(kernels::Kernels), why);
-  if (backend != nullptr) kernels::register_backend(kernels::DeviceKind::cuda, backend);
-  return why;
+  if (backend == nullptr) return why;
+  const std::string_view isa = backend->isa<kernels::AttentionForward<BFloat16>>();
+  if (wanted != "on" && !isa.starts_with(kTried))
+    return fmt::format(
+        "the CUDA kernels have run on GPUs of compute capability 9.0 alone; those of this one are "
+        "{}: "
+        "FOVEA_CUDA_KERNELS=on asks for them",
+        isa);
+  kernels::register_backend(kernels::DeviceKind::cuda, backend);
+  return {};
 }
 
 }  // namespace

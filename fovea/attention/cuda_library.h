@@ -1,7 +1,8 @@
 // The library of CUDA kernels: found beside the program, loaded at the first question about a GPU's
 // kernels.
 //
-// FOVEA_CUDA_KERNELS=off leaves it out: torch's operations compute everything then (docs/gpu.md).
+// FOVEA_CUDA_KERNELS=off leaves it out: torch's operations compute everything then. On GPUs where
+// no kernel has been tried, on asks for it (docs/gpu.md).
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
