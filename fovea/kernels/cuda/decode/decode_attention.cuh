@@ -162,15 +162,16 @@ class AttentionBlock {
         p_.qkv + static_cast<int64_t>(row_) * (p_.heads + 2 * p_.kv_heads) * d_;
     if (warp_ < heads_) {
       const float length = p_.q_length != nullptr ? p_.q_length[0] * p_.q_length_factor : 1.0f;
-      const PlacedHead<kWidth> q(p_, rotation, qkv + (first_head_ + warp_) * d_, p_.q_gain, length);
+      const PlacedHead<kWidth> q(p_, rotation, {qkv, p_.q_gain, p_.heads, length},
+                                 first_head_ + warp_);
 #pragma unroll
       for (int n = 0; n < kNumbers; ++n)
         store_shared_float(queries_ + (warp_ * kWidth + lane_ + 32 * n) * 4, q.at(n));
     }
     if (blockIdx.x > 0 || warp_ != kAttentionWarps - 1) return;
-    const uint16_t* const key = qkv + (p_.heads + kv_head_) * d_;
-    const uint16_t* const value = key + p_.kv_heads * d_;
-    const PlacedHead<kWidth> k(p_, rotation, key, p_.k_gain, 1.0f);
+    const uint16_t* const keys = qkv + p_.heads * d_;
+    const uint16_t* const value = keys + (p_.kv_heads + kv_head_) * d_;
+    const PlacedHead<kWidth> k(p_, rotation, {keys, p_.k_gain, p_.kv_heads, 1.0f}, kv_head_);
     const KeyPlace at = place_of(p_.runs, s_, token_.position, s_.written, false, kv_head_);
 #pragma unroll
     for (int n = 0; n < kNumbers; ++n) {

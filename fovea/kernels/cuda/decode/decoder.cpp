@@ -319,7 +319,6 @@ std::optional<std::string> why_not_layer(const DecoderLayer& layer) {
   for (const Projection* p :
        {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
     if (!plain_numbers(*p)) return "matrices that are not bfloat16";
-  if (layer.head_norm == HeadNorm::all_rms) return "a norm over all heads together";
   if (layer.groups.present()) return "hard Focus";
   if (layer.caller_attends) return "attention that has no kernel of one token";
   if (layer.rule.gate.form != PairGate::Form::none) return "soft gates";

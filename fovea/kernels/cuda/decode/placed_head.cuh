@@ -27,27 +27,38 @@ struct LaneRotation {
   }
 };
 
+/// The queries or the keys of a token, one head after the other, and what norms them.
+struct UnplacedHeads {
+  const uint16_t* data;
+  const float* gain;  ///< of a head, or of all where they are normed together
+  int count;
+  float length;  ///< of HeadNorm::length
+};
+
 /// A head of a token, normed and rotated: its numbers one by one. All lanes of a warp call it.
 template <int kWidth>
 class PlacedHead {
  public:
   FOVEA_DEVICE PlacedHead(const DecodeAttentionParameters& p, const LaneRotation<kWidth>& rotation,
-                          const uint16_t* head, const float* gain, float length)
-      : p_(p), rotation_(rotation), head_(head), gain_(gain) {
+                          const UnplacedHeads& heads, int head)
+      : p_(p), rotation_(rotation), head_(heads.data + head * p.head_dim), gain_(heads.gain) {
     if (p.head_norm == HeadNorm::none) return;
+    const bool together = p.head_norm == HeadNorm::all_rms;
+    if (together) gain_ += head * p.head_dim;
+    const uint16_t* const x = together ? heads.data : head_;
+    const int count = together ? heads.count * p.head_dim : p.head_dim, lane = threadIdx.x % 32;
     float sum = 0.0f, squares = 0.0f;
-    const int lane = threadIdx.x % 32, d = p.head_dim;
     if (p.head_norm == HeadNorm::layer) {
-      for (int i = lane; i < d; i += 32) sum += number(head[i]);
-      mean_ = warp_sum(sum) / d;
+      for (int i = lane; i < count; i += 32) sum += number(x[i]);
+      mean_ = warp_sum(sum) / count;
     }
-    for (int i = lane; i < d; i += 32) {
-      const float x = number(head[i]) - mean_;
-      squares += x * x;
+    for (int i = lane; i < count; i += 32) {
+      const float centred = number(x[i]) - mean_;
+      squares += centred * centred;
     }
     squares = warp_sum(squares);
-    scale_ = p.head_norm == HeadNorm::length ? length / exact_sqrt(max_of(squares, 1e-24f))
-                                             : 1.0f / exact_sqrt(squares / d + p.eps);
+    scale_ = p.head_norm == HeadNorm::length ? heads.length / exact_sqrt(max_of(squares, 1e-24f))
+                                             : 1.0f / exact_sqrt(squares / count + p.eps);
   }
 
   /// Number lane + 32 n, rounded; 0 beyond the head.
@@ -67,6 +78,8 @@ class PlacedHead {
     switch (p_.head_norm) {
       case HeadNorm::rms:  // one operation with the rotation
         return x * scale_ * gain_[i];
+      case HeadNorm::all_rms:
+        return rounded(x * scale_ * gain_[i]);
       case HeadNorm::layer:
         return rounded(gain_ != nullptr ? (x - mean_) * scale_ * gain_[i] : (x - mean_) * scale_);
       case HeadNorm::length:
@@ -79,7 +92,7 @@ class PlacedHead {
   const DecodeAttentionParameters& p_;
   const LaneRotation<kWidth>& rotation_;
   const uint16_t* const head_;
-  const float* const gain_;
+  const float* gain_;
   float mean_ = 0.0f, scale_ = 1.0f;
 };
 
