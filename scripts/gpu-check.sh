@@ -7,7 +7,9 @@
 #   check             every form of attention, forward and backward, against float64
 #   sanitizers        compute-sanitizer memcheck and racecheck on small cases
 #   rows              times beside torch's attention and compiled FlexAttention
-#   program           the device tests of the program, where FOVEA_PROGRAM_TESTS names a built test program
+#   program           tests and speeds of the program, where FOVEA_PROGRAM_BIN names a folder with attention_test, nn_test,
+#                     fovea and train_step_worker (torch's libraries on LD_LIBRARY_PATH); decoding where FOVEA_MODEL names
+#                     a folder with config.json and tokenizer.json, whose weights are drawn
 # Logs go to FOLDER (build/gpu-check); the table comes last and is gpu-<card>.json there and in benchmarks/results/.
 # Exits 1 if a result is wrong or a part failed.
 #
@@ -59,12 +61,23 @@ if command -v compute-sanitizer > /dev/null; then
       --parts small --seconds 30
   done
 fi
-if [ -n "${FOVEA_PROGRAM_TESTS:-}" ]; then
-  part program 60 "$FOVEA_PROGRAM_TESTS" --gtest_filter='*Device*'
+bin=${FOVEA_PROGRAM_BIN:-}
+if [ -n "$bin" ]; then
+  part attention-tests 60 env OMP_NUM_THREADS=4 "$bin/attention_test" --gtest_filter='Device*'
+  part model-tests 90 env OMP_NUM_THREADS=4 "$bin/nn_test" --gtest_filter='DeviceDecoder*:ModelDevice*'
+  part systems 55 "$python" benchmarks/train_systems.py --device cuda --worker "$bin/train_step_worker" --kind "$card" --rounds 5
+  part step 45 "$python" benchmarks/train_step.py --device cuda --python "$(command -v "$python")" --kind "$card" \
+    --worker "$bin/train_step_worker" --models 30m,124m --dtypes bfloat16 --pairs 9 --budget 8 --no-memory
+  if [ -n "${FOVEA_MODEL:-}" ]; then
+    part decode 90 "$python" benchmarks/gpu_decode.py "$FOVEA_MODEL" --random 0 --program "$bin/fovea" \
+      --output "$folder/gpu-decode-$card.json"
+  fi
 fi
 
-[ ! -f "$folder/gpu-$card.json" ] || cp "$folder/gpu-$card.json" benchmarks/results/
-for name in mixing check memcheck racecheck rows; do
+for file in gpu gpu-mixing gpu-decode; do
+  [ ! -f "$folder/$file-$card.json" ] || cp "$folder/$file-$card.json" benchmarks/results/
+done
+for name in mixing check memcheck racecheck rows attention-tests model-tests systems step decode; do
   [ ! -f "$folder/$name.log" ] || { echo "== $name"; tail -n 60 "$folder/$name.log"; }
 done
 [ ${#failed[@]} -eq 0 ] || { say "failed: ${failed[*]}"; exit 1; }
