@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from gpu_kernels import Attention, Library, Settings, by_formula
 from gpu_mixing import check_mixing, time_mixing
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from train_step import commit
 
 START = time.monotonic()
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
@@ -43,6 +44,16 @@ class Report:
         self.rows.append({"name": name, "ours": ours, "peer_name": peer_name, "peer": peer, "ratio": round(ratio, 3),
                           "goal": round(goal, 3), "met": ratio >= goal})
         print(f"[gpu] {name}: {ours:.3f} ms, {peer_name} {peer:.3f} ms, ratio {ratio:.2f} (goal {goal:.2f})", flush=True)
+
+    def judge(self, what, errors, same_bits) -> None:
+        """errors: {name: (ours, the other form's)}: no result may be further off than twice the other's (and 1e-3)."""
+        bad = [key for key, (ours, other) in errors.items() if not ours <= max(2 * other, 1e-3)]
+        if not same_bits:
+            bad.append("other bits in a second run")
+        if bad:
+            self.wrong.append(f"{what}: {', '.join(bad)}")
+        print(f"[gpu] {'WRONG' if bad else 'ok   '} {what:52s} " + " ".join(f"{k} {a:.1e}/{b:.1e}" for k, (a, b) in errors.items()),
+              flush=True)
 
     def time_left(self, what: str) -> bool:
         if time.monotonic() - START < self.seconds:
@@ -151,14 +162,7 @@ def check_one(library, report, name, settings, batch, heads, kv_heads, queries, 
     if call.dgate_query is not None:
         got |= {"dgate_query": call.dgate_query.sum(1), "dgate_key": call.dgate_key.sum(1)}
     errors = {key: (error(x, truth[key]), error(eager[key], truth[key])) for key, x in got.items()}
-    bad = [key for key, (ours, other) in errors.items() if not ours <= max(2 * other, 1e-3)]
-    if not torch.equal(first, call.out):
-        bad.append("other bits in a second run")
-    what = f"{name}, {batch}x{heads}/{kv_heads} {queries}x{keys} d{width}"
-    if bad:
-        report.wrong.append(f"{what}: {', '.join(bad)}")
-    print(f"[gpu] {'WRONG' if bad else 'ok   '} {what:52s} " + " ".join(f"{k} {a:.1e}/{b:.1e}" for k, (a, b) in errors.items()),
-          flush=True)
+    report.judge(f"{name}, {batch}x{heads}/{kv_heads} {queries}x{keys} d{width}", errors, torch.equal(first, call.out))
 
 
 def check(library, report):
@@ -333,7 +337,7 @@ def main() -> int:
     if options.output:
         options.output.write_text(json.dumps({
             "benchmark": "gpu", "ratio": "times, peer / ours, above 1 ours is faster",
-            "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+            "commit": commit(), "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
             "machine": {"kind": torch.cuda.get_device_name().split()[1].lower()},
             "torch": torch.__version__, "kernels": library.isa(), "command": " ".join(sys.argv), "rows": report.rows,
             "wrong": report.wrong, "left_out": report.left_out}, indent=1) + "\n")

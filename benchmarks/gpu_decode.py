@@ -24,6 +24,7 @@ import tempfile
 import time
 
 import torch
+from train_step import commit
 
 GOALS = {1: 1200.0, 64: 25000.0}  # tokens/s of a 135M model on an H100
 WARM = 8  # tokens of the peer that are not counted
@@ -118,7 +119,7 @@ def main() -> None:
             print(f"[gpu] {row}", flush=True)
             if options.output:
                 options.output.write_text(json.dumps({
-                    "benchmark": "gpu_decode", "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+                    "benchmark": "gpu_decode", "commit": commit(), "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
                     "machine": {"kind": torch.cuda.get_device_name().split()[1].lower()},
                     "torch": torch.__version__, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
 

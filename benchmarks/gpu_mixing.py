@@ -179,14 +179,7 @@ def check_one(library, report, name, stages, batch, heads, kv_heads, tokens, wid
     else:
         truth, other = (by_documents(q, k, v, stages, d_out, d_lse, dtype, lengths) for dtype in (torch.float64, torch.bfloat16))
     errors = {key: (error(x, truth[key]), error(other[key], truth[key])) for key, x in call.results().items()}
-    bad = [key for key, (ours, eager_error) in errors.items() if not ours <= max(2 * eager_error, 1e-3)]
-    if not torch.equal(first, call.out):
-        bad.append("other bits in a second run")
-    what = f"{name}, {batch}x{heads}/{kv_heads} {tokens} d{width}"
-    if bad:
-        report.wrong.append(f"{what}: {', '.join(bad)}")
-    print(f"[gpu] {'WRONG' if bad else 'ok   '} {what:52s} " + " ".join(f"{k} {a:.1e}/{b:.1e}" for k, (a, b) in errors.items()),
-          flush=True)
+    report.judge(f"{name}, {batch}x{heads}/{kv_heads} {tokens} d{width}", errors, torch.equal(first, call.out))
 
 
 def check_cases():

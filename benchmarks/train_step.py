@@ -162,8 +162,11 @@ def cpu_kind() -> str:
 
 
 def commit() -> str:
-    described = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, text=True,
-                               capture_output=True, check=False)
+    try:
+        described = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude=*"], cwd=ROOT, text=True,
+                                   capture_output=True, check=False)
+    except OSError:  # no git here
+        return "unknown"
     return described.stdout.strip() or "unknown"
 
 

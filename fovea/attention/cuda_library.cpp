@@ -59,8 +59,7 @@ std::string load() {
   if (wanted != "on" && !isa.starts_with(kTried))
     return fmt::format(
         "the CUDA kernels have run on GPUs of compute capability 9.0 alone; those of this one are "
-        "{}: "
-        "FOVEA_CUDA_KERNELS=on asks for them",
+        "{}: FOVEA_CUDA_KERNELS=on asks for them",
         isa);
   kernels::register_backend(kernels::DeviceKind::cuda, backend);
   return {};

@@ -315,7 +315,11 @@ std::optional<std::string> Transformer::Impl::prepare_fused_decoder(
   FusedDecoderKey key = fused_decoder_key();
   if (fused && fused->key() == key) return std::nullopt;
   fused = nullptr;
-  if (std::optional<std::string> why_not = why_no_fused_decoder()) return why_not;
+  if (refused && refused->first == key) return refused->second;
+  if (std::optional<std::string> why_not = why_no_fused_decoder()) {
+    refused.emplace(std::move(key), *why_not);
+    return why_not;
+  }
   with_kernel_type(compute.dtype, "fused decoder", [&]<class T>(T) {
     fused = std::make_unique<Compiled<T>>(std::move(key), *this);
   });

@@ -79,6 +79,8 @@ struct Transformer::Impl {
   /// Compiled at the first token that it takes; a training pass drops it, with the matrices into
   /// which adapters are merged.
   mutable std::unique_ptr<FusedDecoder> fused;
+  /// Why it does not take the model as the key describes it: the question makes tensors.
+  mutable std::optional<std::pair<FusedDecoderKey, std::string>> refused;
   mutable int64_t compilations = 0;
 
   /// Registers the parameters of a layer: projections, norms, mechanisms, feed-forward, adapters.

@@ -12,7 +12,7 @@
 #include "tests/support/attention_inputs.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
-#ifdef FOVEA_FAKE_DEVICE
+#ifdef FOVEA_FAKE_KERNELS
 #include "tests/support/fake_kernels.h"
 #endif
 
@@ -33,7 +33,7 @@ AttentionInputs moved(const AttentionInputs& in, at::Device device) {
 }
 
 TEST(Device, AttentionAndItsGradientsAreTheSameEverywhere) {
-#ifdef FOVEA_FAKE_DEVICE
+#ifdef FOVEA_FAKE_KERNELS
   const FakeDeviceKernels kernels;  // which take few of these problems
 #endif
   for (const at::Device device : all_devices()) {

@@ -70,6 +70,17 @@ TEST(Sampling, DrawsFollowTheDistribution) {
   }
 }
 
+// Filters that leave everything take the way of distribution(), in the same order.
+TEST(Sampling, DrawsOfAllTokensAreThoseOfTheDistribution) {
+  const at::Tensor logits =
+      at::randn({1300}, at::detail::createCPUGenerator(3), at::TensorOptions(at::kFloat)) * 3;
+  for (const double penalty : {1.0, 1.4}) {
+    Sampler quick({.temperature = 0.7, .repetition_penalty = penalty}, 9, 1300),
+        slow({.temperature = 0.7, .min_p = 1e-9, .repetition_penalty = penalty}, 9, 1300);
+    for (int n = 0; n < 200; ++n) EXPECT_EQ(quick.next(logits), slow.next(logits)) << n;
+  }
+}
+
 TEST(Sampling, FrequencyPenaltyCountsGeneratedTokensOnlyAndEachTime) {
   Sampler sampler({.temperature = 0.0, .frequency_penalty = 0.6}, 0, 3);
   sampler.add_prompt(std::vector<int32_t>{0});

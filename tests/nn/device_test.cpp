@@ -17,7 +17,7 @@
 #include "tests/support/decoder_settings.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
-#ifdef FOVEA_FAKE_DEVICE
+#ifdef FOVEA_FAKE_KERNELS
 #include "tests/support/fake_kernels.h"
 #endif
 
@@ -79,7 +79,7 @@ std::vector<at::Tensor> trainable(const Transformer& model) {
 }
 
 TEST(ModelDevice, EverySettingIsTheSameEverywhere) {
-#ifdef FOVEA_FAKE_DEVICE
+#ifdef FOVEA_FAKE_KERNELS
   const testing::FakeDeviceKernels kernels;  // which take few of these problems
 #endif
   const at::Tensor ids = tokens(2), targets = tokens(2).roll(1, 1);

@@ -294,10 +294,6 @@ AttentionResult run_mixing(const AttentionCall& given) {
   return result;
 }
 
-}  // namespace
-
-namespace {
-
 // Reason of a backend that lacks settings or masks, which the CPU's has all of; asked with the
 // plan's visits.
 std::optional<std::string> why_not_there(const AttentionCall& call,

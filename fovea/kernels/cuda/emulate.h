@@ -276,15 +276,10 @@ inline uint16_t float_to_bf16(float f) {
 inline float half_of(uint64_t v, int e) {
   return bf16_to_float(static_cast<uint16_t>(v >> (16 * e)));
 }
-}  // namespace emulation
 
-inline void load_matrix(uint32_t (&r)[4], uint32_t at) { emulation::fill_matrix(false, r, at); }
-inline void load_matrix_transposed(uint32_t (&r)[4], uint32_t at) {
-  emulation::fill_matrix(true, r, at);
-}
-
-inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  using namespace emulation;
+// d += a b of 16-bit elements, whose numbers kNumber gives.
+template <float (*kNumber)(uint16_t)>
+void product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   Fiber& me = self();
   for (int x = 0; x < 4; ++x) me.in[x] = a[x];
   me.in[4] = b0;
@@ -296,8 +291,11 @@ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
       for (int x = 0; x < 4; ++x)
         for (int e = 0; e < 2; ++e) {
           const int g = l / 4, t = l % 4;
-          A[g + 8 * (x % 2)][2 * t + e + 8 * (x / 2)] = half_of(lanes[l].in[x], e);
-          if (x < 2) B[2 * t + e + 8 * x][g] = half_of(lanes[l].in[4 + x], e);
+          A[g + 8 * (x % 2)][2 * t + e + 8 * (x / 2)] =
+              kNumber(static_cast<uint16_t>(lanes[l].in[x] >> (16 * e)));
+          if (x < 2)
+            B[2 * t + e + 8 * x][g] =
+                kNumber(static_cast<uint16_t>(lanes[l].in[4 + x] >> (16 * e)));
         }
     for (int l = 0; l < 32; ++l)
       for (int x = 0; x < 4; ++x) {
@@ -310,6 +308,16 @@ inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
   });
   for (int x = 0; x < 4; ++x) std::memcpy(&d[x], &me.out[x], 4);
   meet_warp([](Fiber*) {});
+}
+}  // namespace emulation
+
+inline void load_matrix(uint32_t (&r)[4], uint32_t at) { emulation::fill_matrix(false, r, at); }
+inline void load_matrix_transposed(uint32_t (&r)[4], uint32_t at) {
+  emulation::fill_matrix(true, r, at);
+}
+
+inline void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  emulation::product<emulation::bf16_to_float>(d, a, b0, b1);
 }
 
 inline uint32_t transpose(uint32_t v) {

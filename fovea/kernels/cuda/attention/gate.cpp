@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/cuda/attention/gate.h"
-#include "fovea/kernels/cuda/machine.h"
 
 #include <algorithm>
+
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda {
 namespace {

@@ -9,12 +9,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cuda/decode/launches.h"
 #include "fovea/kernels/cuda/decode/placed_head.cuh"
 
 namespace fovea::kernels::cuda {
 
-constexpr int kDecodeHeads = 4;  ///< of a block, at most; a warp norms and rotates each
-constexpr int kAttentionWarps = 4, kAttentionThreads = 32 * kAttentionWarps;
+/// A warp norms and rotates each head of the block.
+constexpr int kAttentionWarps = kAttentionHeads, kAttentionThreads = 32 * kAttentionWarps;
 /// Keys of a lane whose loads are in flight together.
 constexpr int kKeysAhead = 4;
 
@@ -85,14 +86,15 @@ FOVEA_DEVICE float score_of(const ScoreParameters& rule, float product, float sc
 
 template <int kLanes>
 struct DecodeAttentionShape {
-  static constexpr int kWidth = 8 * kLanes;                 ///< head size, at most
-  static constexpr int kHeads = kDecodeHeads * kWidth * 4;  ///< queries in float32
-  static constexpr int kToken = 2 * kWidth * 4;             ///< the token's key and value
-  static constexpr int kParts = kAttentionWarps * kDecodeHeads * (kWidth + 2) * 4;
+  static constexpr int kWidth = 8 * kLanes;                    ///< head size, at most
+  static constexpr int kHeads = kAttentionHeads * kWidth * 4;  ///< queries in float32
+  static constexpr int kToken = 2 * kWidth * 4;                ///< the token's key and value
+  static constexpr int kParts = kAttentionWarps * kAttentionHeads * (kWidth + 2) * 4;
   static constexpr int kShared = kHeads + kToken + kParts + 64;
 };
 
-/// The work of one block; every thread has one. kReps: heads that are computed, 1 or kDecodeHeads.
+/// The work of one block; every thread has one. kReps: heads that are computed, 1 or
+/// kAttentionHeads.
 template <int kLanes, int kReps>
 class AttentionBlock {
   using Shape = DecodeAttentionShape<kLanes>;
@@ -227,7 +229,7 @@ class AttentionBlock {
   }
 
   FOVEA_DEVICE uint32_t part_at(int warp, int h, int i) const {
-    return parts_ + ((warp * kDecodeHeads + h) * (kWidth + 2) + i) * 4;
+    return parts_ + ((warp * kAttentionHeads + h) * (kWidth + 2) + i) * 4;
   }
   // Lanes of a warp that have the same numbers of different keys.
   FOVEA_DEVICE void join_lanes() {

@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kMostHeadDim = 256;
 /// Keys of a part, at least, and blocks of attention that fill a GPU.
 constexpr int64_t kFewestKeys = 128, kBlocks = 512;
+/// Graphs that are kept: of every number of texts and of parts that occurred.
+constexpr int64_t kMostRecordings = 64;
 
 const uint16_t* bits(const void* x) { return static_cast<const uint16_t*>(x); }
 
@@ -50,6 +52,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
     make_room(step);
     write_numbers(step);
     const int64_t splits = splits_of(step);
+    if (std::ssize(recordings_) > kMostRecordings) recordings_.clear();
     std::unique_ptr<Recording>& recording = recordings_[{rows, splits}];
     if (recording == nullptr)
       recording = record([this, rows, splits](Stream stream) { launch_all(rows, splits, stream); });

@@ -46,7 +46,7 @@ int launch_lanes(const DecodeAttentionParameters& p, Stream stream) {
                              kAttentionThreads, DecodeAttentionShape<kLanes>::kShared, stream, p);
   };
   if (group == 1) return with(decode_attention_kernel<kLanes, 1>, 1);
-  return with(decode_attention_kernel<kLanes, kDecodeHeads>, kDecodeHeads);
+  return with(decode_attention_kernel<kLanes, kAttentionHeads>, kAttentionHeads);
 }
 
 }  // namespace

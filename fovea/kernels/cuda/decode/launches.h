@@ -9,8 +9,6 @@
 
 namespace fovea::kernels::cuda {
 
-/// Rows that a block of a product reads together, at most; more rows read the weights again.
-inline constexpr int kMostProductRows = 64;
 /// Rows up to which a product may make its input itself (ProductParameters::stream).
 inline constexpr int kMostFusedRows = 2;
 /// Query heads of a key head that a block of attention takes.

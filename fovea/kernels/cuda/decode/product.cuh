@@ -11,6 +11,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "fovea/kernels/cuda/decode/launches.h"
 #include "fovea/kernels/cuda/decode/stream.cuh"
 
 namespace fovea::kernels::cuda {
@@ -84,7 +85,7 @@ struct ProductShape {
   /// A row of the stream, with a gap so that rows do not meet in one bank.
   static int64_t row_bytes(int64_t inputs) { return 2 * inputs + 16; }
   static int64_t shared(int64_t inputs) {
-    return 64 + kSums + (kFused ? kRows * row_bytes(inputs) : 0);
+    return 64 + kSums + (kFused ? kMostFusedRows * row_bytes(inputs) : 0);
   }
 };
 

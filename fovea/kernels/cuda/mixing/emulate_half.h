@@ -26,39 +26,6 @@ inline uint16_t float_to_half(float x) {
   return bits;
 }
 
-template <float (*kNumber)(uint16_t)>
-void product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  using namespace emulation;
-  Fiber& me = self();
-  for (int x = 0; x < 4; ++x) me.in[x] = a[x];
-  me.in[4] = b0;
-  me.in[5] = b1;
-  for (int x = 0; x < 4; ++x) std::memcpy(&me.in[6 + x], &d[x], 4);
-  meet_warp([](Fiber* lanes) {
-    float A[16][16], B[16][8];
-    for (int l = 0; l < 32; ++l)
-      for (int x = 0; x < 4; ++x)
-        for (int e = 0; e < 2; ++e) {
-          const int g = l / 4, t = l % 4;
-          A[g + 8 * (x % 2)][2 * t + e + 8 * (x / 2)] =
-              kNumber(static_cast<uint16_t>(lanes[l].in[x] >> (16 * e)));
-          if (x < 2)
-            B[2 * t + e + 8 * x][g] =
-                kNumber(static_cast<uint16_t>(lanes[l].in[4 + x] >> (16 * e)));
-        }
-    for (int l = 0; l < 32; ++l)
-      for (int x = 0; x < 4; ++x) {
-        const int row = l / 4 + 8 * (x / 2), col = 2 * (l % 4) + x % 2;
-        float c;
-        std::memcpy(&c, &lanes[l].in[6 + x], 4);
-        for (int k = 0; k < 16; ++k) c += A[row][k] * B[k][col];
-        std::memcpy(&lanes[l].out[x], &c, 4);
-      }
-  });
-  for (int x = 0; x < 4; ++x) std::memcpy(&d[x], &me.out[x], 4);
-  meet_warp([](Fiber*) {});
-}
-
 inline void check_aligned(const void* at) {
   if (reinterpret_cast<uintptr_t>(at) % 16 != 0) throw std::logic_error("unaligned access");
 }
@@ -66,10 +33,10 @@ inline void check_aligned(const void* at) {
 }  // namespace emulation_half
 
 inline void mma_half(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  emulation_half::product<emulation_half::half_to_float>(d, a, b0, b1);
+  emulation::product<emulation_half::half_to_float>(d, a, b0, b1);
 }
 inline void mma_bfloat(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  emulation_half::product<emulation::bf16_to_float>(d, a, b0, b1);
+  emulation::product<emulation::bf16_to_float>(d, a, b0, b1);
 }
 inline uint32_t pack_half(float low, float high) {
   return emulation_half::float_to_half(low) | uint32_t(emulation_half::float_to_half(high)) << 16;

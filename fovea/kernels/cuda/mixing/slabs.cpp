@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include "fovea/kernels/cuda/mixing/slabs.h"
-#include "fovea/kernels/cuda/machine.h"
 
 #include <algorithm>
 #include <vector>
+
+#include "fovea/kernels/cuda/machine.h"
 
 namespace fovea::kernels::cuda::mixing {
 namespace {
