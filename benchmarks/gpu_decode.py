@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Decoding on a GPU: tokens a second of `fovea generate`, one text and many, beside transformers' generate().
 
-    benchmarks/gpu_decode.py MODEL [--prompt 512] [--tokens 400] [--batches 1,8,64] [--no-peer] [--output FILE]
+    benchmarks/gpu_decode.py MODEL [--prompt 512] [--tokens 400] [--batches 1,8,64] [--focus 16384] [--no-peer] [--output FILE]
 
 MODEL is a folder with bfloat16 weights that both sides load; `--random LAYERS` puts random weights of its config into a
 temporary folder instead (speed does not depend on them). Greedy, bfloat16. Ours: the program's own figure, prompts and
 loading left out for one text, prompts counted for many. transformers: eager, and with a static cache and torch.compile;
-its first tokens are left out.
+its first tokens are left out. `--focus KEYS` adds hard Focus (K = 8, top-1, window 128) beside full attention in models
+of 8 layers of that shape, trained for a step, behind KEYS bytes.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -89,6 +90,39 @@ def theirs(model: pathlib.Path, batch: int, prompt: int, tokens: int, compiled: 
     return batch * (tokens - WARM) / (run(tokens) - run(WARM))
 
 
+def one_step_model(program: str, folder: pathlib.Path, focus: bool) -> pathlib.Path:
+    attention = {"focus": {"gate": "hard", "groups": 8, "top_k": 1, "window": 128, "sinks": 4}} if focus else {}
+    recipe = {"name": "decode", "run_folder": str(folder / "run"), "data": {"sources": [{"path": "torch-python"}]},
+              "model": {"layers": 8, "width": 576, "heads": 9, "kv_heads": 3, "ffn_width": 1536, "context": 512, "attention": attention},
+              "train": {"steps": 1, "batch_rows": 1, "checkpoint_interval": 0}}
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    subprocess.run([program, "train", str(folder / "recipe.yaml"), "--quiet"], check=True, capture_output=True)
+    return folder / "run"
+
+
+def focus_row(program: str, keys: int, batch: int, tokens: int, device: str = "cuda") -> dict:
+    speeds = {}
+    for focus in (False, True):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            model = one_step_model(program, folder, focus)
+            text = pathlib.Path(torch.__file__).parent.joinpath("nn/functional.py").read_text().encode()[:keys].decode(errors="ignore")
+            lines = "".join(json.dumps({"prompt": text[n:] + text[:n]}) + "\n" for n in range(batch))
+            seconds = {}
+            for count in (1, tokens):  # the difference leaves the prompts out
+                (folder / "prompts.jsonl").write_text(lines)
+                command = [program, "generate", str(model), "--device", device, "--dtype", "bfloat16", "--temperature", "0", "--max-tokens",
+                           str(count), "--context", str(keys + tokens + 1), "--prompts", str(folder / "prompts.jsonl"), "--batch", str(batch)]
+                done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+                found = re.findall(r" in ([0-9.]+) s ", done.stderr)
+                if done.returncode or not found:
+                    sys.exit(f"[gpu] {' '.join(command)}: exit {done.returncode}\n{done.stderr[-500:]}")
+                seconds[count] = float(found[-1])
+            speeds[focus] = round(batch * (tokens - 1) / (seconds[tokens] - seconds[1]), 1)
+    return {"name": f"hard Focus, 8 layers, {batch} texts behind {keys} keys, tokens/s", "ours": speeds[True], "goal": None,
+            "full_attention": speeds[False]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=pathlib.Path)
@@ -97,10 +131,21 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--batches", default="1,8,64")
+    parser.add_argument("--focus", type=int, metavar="KEYS")
     parser.add_argument("--no-peer", dest="peer", action="store_false")
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()
     rows = []
+
+    def keep(row: dict) -> None:
+        rows.append(row)
+        print(f"[gpu] {row}", flush=True)
+        if options.output:
+            options.output.write_text(json.dumps({
+                "benchmark": "gpu_decode", "commit": commit(), "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
+                "machine": {"kind": torch.cuda.get_device_name().split()[1].lower()},
+                "torch": torch.__version__, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+
     with tempfile.TemporaryDirectory() as folder:
         model = options.model
         if options.random is not None:
@@ -115,13 +160,9 @@ def main() -> None:
                     row["transformers_static"] = round(theirs(model, batch, options.prompt, min(options.tokens, 100), True), 1)
                 except Exception as failure:  # some versions compile no static cache
                     print(f"[gpu] transformers, static cache: {str(failure)[:200]}", flush=True)
-            rows.append(row)
-            print(f"[gpu] {row}", flush=True)
-            if options.output:
-                options.output.write_text(json.dumps({
-                    "benchmark": "gpu_decode", "commit": commit(), "date": datetime.date.today().isoformat(), "gpu": torch.cuda.get_device_name(),
-                    "machine": {"kind": torch.cuda.get_device_name().split()[1].lower()},
-                    "torch": torch.__version__, "command": " ".join(sys.argv), "rows": rows}, indent=1) + "\n")
+            keep(row)
+    for batch in (1, 16) if options.focus else ():
+        keep(focus_row(options.program, options.focus, batch, min(options.tokens, 200)))
 
 
 if __name__ == "__main__":

@@ -344,11 +344,14 @@ void Scheduler::take(std::span<const Writing> texts, const at::Tensor& logits_nv
   const auto count = static_cast<int64_t>(texts.size());
   std::vector<std::optional<RequestEnd>> errors(texts.size());
   std::vector<std::optional<PlaceLogprobs>> logprobs(texts.size());
+  std::vector<TextWriter*> writers;
+  for (const Writing& text : texts) writers.push_back(&text.text->writer);
+  const std::vector<DrawnToken> drawn = draw_tokens(writers, logits_nv);
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const auto& [job, text] = texts[static_cast<size_t>(n)];
       try {
-        text->writer.take(logits_nv[n], text->tokens);
+        text->writer.take(drawn[static_cast<size_t>(n)], text->tokens);
         if (job->request.top_logprobs)
           logprobs[static_cast<size_t>(n)] =
               place_logprobs(logits_nv[n], job->model->served().vocabulary, text->writer.last(),

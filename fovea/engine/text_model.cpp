@@ -125,7 +125,7 @@ at::Tensor TextModel::step(std::span<const int64_t> tokens,
   for (size_t n = 0; n < states.size(); ++n)
     logits.push_back(transformer().decode(
         ids.narrow(0, static_cast<int64_t>(n), 1).to(transformer().device()), *states[n]));
-  return at::cat(logits, 0).cpu();
+  return at::cat(logits, 0);
 }
 
 void share_numbers(Transformer& model, const Transformer& base) {

@@ -4,7 +4,6 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <functional>
@@ -29,9 +28,10 @@ struct Text {
 
   /// Whether its prompt is not read yet. Every later token is read by the step that it starts.
   bool reading() const { return writer->result().tokens == 0; }
-  /// Takes the next token. Whether another one is wanted.
-  bool take(const at::Tensor& logits_v) {
-    writer->take(logits_v, tokens);
+  /// Takes the next token, or draws it from logits [v] before. Whether another one is wanted.
+  template <class Drawn>
+  bool take(const Drawn& next) {
+    writer->take(next, tokens);
     if (!writer->ended() && std::ssize(tokens) > context) writer->end(FinishReason::context);
     return writer->wants_more();
   }
@@ -118,25 +118,21 @@ class Batch {
 
   // One token of every text that has read its prompt.
   void step() {
-    std::vector<Text*> writing;
+    std::vector<TextWriter*> writers;
     std::vector<DecodeState*> states;
     std::vector<int64_t> last;
     for (Text& text : texts_) {
       if (text.reading()) continue;
-      writing.push_back(&text);
+      writers.push_back(text.writer.get());
       states.push_back(&text.state);
       last.push_back(text.tokens.back());
     }
     if (states.empty() || is_set(interrupt_)) return;
     const at::Tensor logits =
         model_.decode_together(at::tensor(last, at::kLong).unsqueeze(1), states);
-    std::vector<uint8_t> goes_on(writing.size());
-    at::parallel_for(0, std::ssize(writing), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n)
-        goes_on[static_cast<size_t>(n)] = writing[static_cast<size_t>(n)]->take(logits[n]);
-    });
+    const std::vector<DrawnToken> drawn = draw_tokens(writers, logits);
     size_t n = 0;
-    keep_those([&](Text& text) { return text.reading() || goes_on[n++] != 0; });
+    keep_those([&](Text& text) { return text.reading() || text.take(drawn[n++]); });
   }
 
   // Finishes the texts for which `goes_on` returns false.

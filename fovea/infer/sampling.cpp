@@ -3,14 +3,17 @@
 #include "fovea/infer/sampling.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "fovea/attention/backend.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
+#include "fovea/kernels/common/token_draws.h"
 
 namespace fovea {
 namespace {
@@ -202,34 +205,143 @@ size_t Sampler::draw_by_weights(size_t likeliest, double uniform) const {
   return chosen;
 }
 
-int32_t Sampler::draw_there(const at::Tensor& logits, double uniform) {
-  at::Tensor answer;  // the token, and a number that is none where a logit is none
-  if (options_.temperature == 0) {
-    const auto [top, token] = logits.to(at::kDouble).max(0);
-    answer = at::stack({token.to(at::kDouble), top});
-  } else {
-    const at::Tensor sums =
-        at::cumsum(at::softmax(logits.to(at::kDouble) / options_.temperature, 0), 0);
-    const at::Tensor total = sums.select(0, sums.size(0) - 1);
-    answer = at::stack({(sums <= total * uniform).sum().to(at::kDouble), total});
-  }
-  answer = answer.cpu();
-  const double* const numbers = answer.const_data_ptr<double>();
-  if (!std::isfinite(numbers[1])) return draw_of_all(logits, uniform);  // which says what is wrong
-  return static_cast<int32_t>(std::min(numbers[0], static_cast<double>(seen_.size() - 1)));
+bool Sampler::draws_of_all() const {
+  return options_.temperature == 0 ||
+         (options_.top_k == 0 && options_.top_p >= 1 && options_.min_p == 0);
+}
+
+int32_t Sampler::draw_on_host(const at::Tensor& logits, double uniform) {
+  return draws_of_all() ? draw_of_all(logits, uniform) : draw(distribution(logits), uniform);
+}
+
+void Sampler::count(int32_t token) {
+  seen_[static_cast<size_t>(token)] = 1;
+  ++generated_[static_cast<size_t>(token)];
 }
 
 int32_t Sampler::next(const at::Tensor& logits) {
-  const double uniform = rng_.uniform();
-  const bool all = options_.temperature == 0 ||
-                   (options_.top_k == 0 && options_.top_p >= 1 && options_.min_p == 0);
-  const bool there = !logits.is_cpu() && !has_penalties();
-  const int32_t chosen = !all    ? draw(distribution(logits), uniform)
-                         : there ? draw_there(logits, uniform)
-                                 : draw_of_all(logits, uniform);
-  seen_[static_cast<size_t>(chosen)] = 1;
-  ++generated_[static_cast<size_t>(chosen)];
-  return chosen;
+  Sampler* const one = this;
+  const DrawnToken drawn = next_tokens({&one, 1}, logits.unsqueeze(0)).front();
+  if (drawn.error) std::rethrow_exception(drawn.error);
+  return drawn.token;
+}
+
+/// One token of each text.
+class TokenDrawing {
+ public:
+  TokenDrawing(std::span<Sampler* const> samplers, const at::Tensor& logits)
+      : samplers_(samplers), logits_(logits), drawn_(samplers.size()) {
+    for (Sampler* const sampler : samplers) uniform_.push_back(sampler->rng_.uniform());
+  }
+
+  std::vector<DrawnToken> run() {
+    if (!logits_.is_cpu()) draw_there();
+    draw_here();
+    for (size_t n = 0; n < drawn_.size(); ++n)
+      if (!drawn_[n].error) samplers_[n]->count(drawn_[n].token);
+    return std::move(drawn_);
+  }
+
+ private:
+  // Those that need no look at single logits. A text whose logits are no numbers stays without a
+  // token: the host says what is wrong.
+  void draw_there() {
+    std::vector<int64_t> rows;
+    std::vector<kernels::TokenDraw> draws;
+    for (size_t n = 0; n < drawn_.size(); ++n) {
+      const Sampler& sampler = *samplers_[n];
+      if (!sampler.draws_of_all() || sampler.has_penalties() ||
+          logits_.size(1) != std::ssize(sampler.seen_))
+        continue;
+      rows.push_back(static_cast<int64_t>(n));
+      draws.push_back({sampler.options_.temperature, uniform_[n]});
+    }
+    if (rows.empty()) return;
+    const at::Tensor logits =
+        rows.size() == drawn_.size()
+            ? logits_
+            : logits_.index_select(0, at::tensor(rows, at::kLong).to(logits_.device()));
+    const std::vector<int32_t> chosen = chosen_there(logits, draws);
+    for (size_t i = 0; i < rows.size(); ++i) drawn_[static_cast<size_t>(rows[i])].token = chosen[i];
+  }
+
+  static std::vector<int32_t> chosen_there(const at::Tensor& logits,
+                                           std::span<const kernels::TokenDraw> draws) {
+    std::vector<int32_t> chosen(draws.size(), -1);
+    const kernels::Backend* const backend = backend_of(logits.device());
+    kernels::TokenDraws problem{
+        .tokens = logits.size(1), .row = logits.stride(0), .texts = draws, .chosen = chosen};
+    if (backend == nullptr || backend->why_not(problem) || logits.stride(1) != 1 ||
+        logits.scalar_type() != at::kFloat)
+      return chosen_by_operations(logits, draws);
+    problem.logits = logits.const_data_ptr<float>();
+    backend->run(problem);
+    return chosen;
+  }
+
+  static std::vector<int32_t> chosen_by_operations(const at::Tensor& logits,
+                                                   std::span<const kernels::TokenDraw> draws) {
+    const auto column = [&](auto number) {
+      std::vector<double> numbers;
+      for (const kernels::TokenDraw& draw : draws) numbers.push_back(number(draw));
+      return at::tensor(numbers, at::kDouble).unsqueeze(1).to(logits.device());
+    };
+    const at::Tensor l = logits.to(at::kDouble);
+    const auto [top, likeliest] = l.max(1, /*keepdim=*/true);
+    const at::Tensor temperature =
+        column([](const auto& d) { return d.temperature > 0 ? d.temperature : 1.0; });
+    const at::Tensor sums = at::cumsum(at::softmax(l / temperature, 1), 1);
+    const at::Tensor before = sums.narrow(1, sums.size(1) - 1, 1) *
+                              column([](const auto& d) { return d.uniform; });
+    const at::Tensor drawn = (sums <= before).sum(1, /*keepdim=*/true).clamp_max(l.size(1) - 1);
+    const at::Tensor draws_one = column([](const auto& d) { return d.temperature > 0; }) > 0;
+    const at::Tensor token = at::where(draws_one, drawn, likeliest);
+    const at::Tensor chosen =
+        at::where(at::isfinite(top), token, -1).squeeze(1).to(at::kInt).cpu().contiguous();
+    const int32_t* const numbers = chosen.const_data_ptr<int32_t>();
+    return {numbers, numbers + chosen.numel()};
+  }
+
+  void draw_here() {
+    std::vector<int64_t> rows;
+    for (size_t n = 0; n < drawn_.size(); ++n)
+      if (drawn_[n].token < 0) rows.push_back(static_cast<int64_t>(n));
+    if (rows.empty()) return;
+    const at::Tensor logits = on_host(rows);
+    at::parallel_for(0, std::ssize(rows), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const auto n = static_cast<size_t>(rows[static_cast<size_t>(i)]);
+        try {
+          drawn_[n].token = samplers_[n]->draw_on_host(
+              logits[logits_.is_cpu() ? static_cast<int64_t>(n) : i], uniform_[n]);
+        } catch (...) {
+          drawn_[n].error = std::current_exception();
+        }
+      }
+    });
+  }
+  // By way of pinned memory: logits of many texts are megabytes.
+  at::Tensor on_host(const std::vector<int64_t>& rows) const {
+    if (logits_.is_cpu()) return logits_;
+    const at::Tensor from =
+        logits_.index_select(0, at::tensor(rows, at::kLong).to(logits_.device()));
+    return at::empty(from.sizes(),
+                     at::TensorOptions(from.scalar_type()).pinned_memory(from.is_cuda()))
+        .copy_(from);
+  }
+
+  const std::span<Sampler* const> samplers_;
+  const at::Tensor& logits_;
+  std::vector<double> uniform_;
+  std::vector<DrawnToken> drawn_;
+};
+
+std::vector<DrawnToken> next_tokens(std::span<Sampler* const> samplers,
+                                    const at::Tensor& logits_nv) {
+  require<ShapeError>(logits_nv.dim() == 2 && logits_nv.size(0) == std::ssize(samplers), "sampling",
+                      "expected logits [{}, tokens]; got {} rows", samplers.size(),
+                      logits_nv.size(0));
+  return TokenDrawing(samplers, logits_nv).run();
 }
 
 }  // namespace fovea

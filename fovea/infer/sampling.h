@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <vector>
 
@@ -45,7 +46,8 @@ class Sampler {
 
   /// Tokens that stand in the text: the prompt (repetition_penalty counts them).
   void add_prompt(std::span<const int32_t> tokens);
-  /// The next token from float32 logits [v]; it is counted for the penalties.
+  /// The next token from float32 logits [v]; it is counted for the penalties. NumericalError where
+  /// a logit is NaN.
   int32_t next(const at::Tensor& logits_v);
   /// The tokens that may be drawn, probabilities summing to 1; one with probability 1 when greedy.
   /// The draw goes through them in this order: by probability where top_k or top_p sorts them, else
@@ -53,6 +55,7 @@ class Sampler {
   std::vector<TokenProbability> distribution(const at::Tensor& logits_v) const;
 
  private:
+  friend class TokenDrawing;
   at::Tensor row_of(const at::Tensor& logits_v) const;
   bool has_penalties() const;
   double penalised(double l, size_t token) const;
@@ -60,8 +63,10 @@ class Sampler {
   /// A draw from all tokens, or the likeliest when greedy: as from distribution(), by float32.
   int32_t draw_of_all(const at::Tensor& logits_v, double uniform);
   size_t draw_by_weights(size_t likeliest, double uniform) const;
-  /// The same by operations of the logits' device, without penalties: the logits stay there.
-  int32_t draw_there(const at::Tensor& logits_v, double uniform);
+  /// Whether every token may be drawn: no top_k, top_p or min_p.
+  bool draws_of_all() const;
+  int32_t draw_on_host(const at::Tensor& logits_v, double uniform);
+  void count(int32_t token);
 
   SamplingOptions options_;
   Rng rng_;
@@ -69,5 +74,15 @@ class Sampler {
   std::vector<int32_t> generated_;  // how often it was generated
   std::vector<float> weights_;      // of draw_of_all()
 };
+
+struct DrawnToken {
+  int32_t token = -1;
+  std::exception_ptr error;  ///< why there is none: NumericalError, ShapeError
+};
+
+/// The next token of several texts from float32 logits [texts, v], as Sampler::next() of each. They
+/// are drawn side by side; logits of a device stay there where neither penalties nor filters act.
+std::vector<DrawnToken> next_tokens(std::span<Sampler* const> samplers,
+                                    const at::Tensor& logits_nv);
 
 }  // namespace fovea

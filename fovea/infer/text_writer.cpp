@@ -49,13 +49,27 @@ void TextWriter::emit(const std::string& piece) {
   if (stream_ && !piece.empty()) stream_(piece);
 }
 
+std::vector<DrawnToken> draw_tokens(std::span<TextWriter* const> writers,
+                                    const at::Tensor& logits) {
+  std::vector<Sampler*> samplers;
+  for (TextWriter* const writer : writers) samplers.push_back(&writer->sampler_);
+  if (samplers.empty()) return {};
+  // A padded vocabulary has logits for ids that mean nothing.
+  return next_tokens(samplers, logits.narrow(1, 0, writers.front()->tokenizer_.vocab_size()));
+}
+
 void TextWriter::take(const at::Tensor& logits, std::vector<int32_t>& tokens) {
+  TextWriter* const one = this;
+  take(draw_tokens({&one, 1}, logits.unsqueeze(0)).front(), tokens);
+}
+
+void TextWriter::take(const DrawnToken& drawn, std::vector<int32_t>& tokens) {
+  if (drawn.error) std::rethrow_exception(drawn.error);
   if (result_.tokens == 0) {
     result_.prompt_seconds = seconds_since(start_);
     start_ = std::chrono::steady_clock::now();
   }
-  // A padded vocabulary has logits for ids that mean nothing.
-  last_ = sampler_.next(logits.narrow(0, 0, tokenizer_.vocab_size()));
+  last_ = drawn.token;
   ++result_.tokens;
   if (!ignores_end_ && tokenizer_.ends_text(last_)) return end(FinishReason::end);
   tokens.push_back(last_);

@@ -26,8 +26,10 @@ class TextWriter {
   /// Whether another token may be drawn.
   bool wants_more() const { return !ended_ && result_.tokens < max_tokens_; }
   bool ended() const { return ended_; }
-  /// Draws the next token from logits [v]; appends it to `tokens` unless it is the end mark.
+  /// Draws the next token from logits [v] and takes it.
   void take(const at::Tensor& logits_v, std::vector<int32_t>& tokens);
+  /// Appends the next token to `tokens` unless it is the end mark; rethrows its error.
+  void take(const DrawnToken& drawn, std::vector<int32_t>& tokens);
   /// The token that take() drew last, the end mark included.
   int32_t last() const { return last_; }
   /// End marks do not end the text from now on; they are tokens without text.
@@ -41,6 +43,8 @@ class TextWriter {
   bool stopped() const { return !stops_.found().empty(); }
 
  private:
+  friend std::vector<DrawnToken> draw_tokens(std::span<TextWriter* const> writers,
+                                             const at::Tensor& logits_nv);
   void emit(const std::string& piece);
 
   const Tokenizer& tokenizer_;
@@ -54,6 +58,10 @@ class TextWriter {
   int32_t last_ = -1;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
+
+/// The next token of texts with one tokenizer from logits [texts, v], for take().
+std::vector<DrawnToken> draw_tokens(std::span<TextWriter* const> writers,
+                                    const at::Tensor& logits_nv);
 
 /// Positions of a text: the model's trained length, or what is wanted. ConfigError.
 int64_t checked_context(const Transformer& model, int64_t wanted);

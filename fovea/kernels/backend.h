@@ -31,6 +31,7 @@
 #include "fovea/kernels/common/sampling.h"
 #include "fovea/kernels/common/selector.h"
 #include "fovea/kernels/common/tile_sizes.h"
+#include "fovea/kernels/common/token_draws.h"
 
 namespace fovea::kernels {
 
@@ -72,6 +73,7 @@ using KernelsFor = KernelsOf<AttentionForward<T>, AttentionBackward<T>, Attentio
 /// Problems of other devices alone: the CPU solves them as problems of other kinds.
 template <class T>
 using DeviceKernels = KernelsOf<FocusForward<T>, FocusBackward<T>>;
+using OtherDeviceKernels = KernelsOf<TokenDraws>;
 template <class T>
 using ConvolutionKernels =
     KernelsOf<ConvolutionForward<T>, ConvolutionInputGradient<T>, ConvolutionKernelGradient<T>>;
@@ -84,6 +86,7 @@ struct Kernels : KernelsFor<float>,
                  OtherKernels,
                  DeviceKernels<float>,
                  DeviceKernels<BFloat16>,
+                 OtherDeviceKernels,
                  Decoders<float>,
                  Decoders<BFloat16> {
   /// f(Kernel<Problem>&) for every kind of problem that the CPU has kernels for.

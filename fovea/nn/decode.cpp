@@ -126,18 +126,6 @@ LayerWalk Transformer::decode_layers(const at::Tensor& tokens_bt, DecodeState& s
       .model = *impl_, .pass = std::move(pass), .stream = {std::move(x), at::Tensor()}}));
 }
 
-namespace {
-
-// A copy by way of pinned memory: logits of many texts are megabytes.
-at::Tensor on_host(const at::Tensor& x) {
-  if (x.is_cpu()) return x;
-  const at::Tensor y =
-      at::empty(x.sizes(), at::TensorOptions(x.scalar_type()).pinned_memory(x.is_cuda()));
-  return y.copy_(x);
-}
-
-}  // namespace
-
 at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
                                         std::span<DecodeState* const> states) const {
   const at::NoGradGuard no_grad;
@@ -159,7 +147,7 @@ at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,
     state->path = {.name = PathName::fused_decoder,
                    .isa = impl_->isa(),
                    .reason = {.detail = impl_->fused->note()}};
-  return on_host(impl_->ruled(impl_->decode_fused(there_b1, states)));
+  return impl_->ruled(impl_->decode_fused(there_b1, states));
 }
 
 }  // namespace fovea

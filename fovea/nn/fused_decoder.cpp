@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -60,7 +61,9 @@ kernels::TokenGroups token_groups(const FocusSpec& spec, const LayerFocus& focus
           .temperature = static_cast<float>(spec.temperature),
           .features = focus.weight.size(0),
           .groups = focus.centroids.size(0),
-          .top_k = spec.top_k};
+          .top_k = spec.top_k,
+          .window = spec.keeps_every_pair() ? std::numeric_limits<int64_t>::max() : spec.window,
+          .sinks = spec.sinks};
 }
 
 /// Adapters are merged into float32 matrices: rounded to the format of the base, small changes

@@ -149,8 +149,8 @@ class Transformer {
   /// decode_hidden() in parts (layer_walk.h).
   LayerWalk decode_layers(const at::Tensor& tokens_bt, DecodeState& state) const;
   /// One token [b, 1] of texts that have a state each, in the fused decoder, which reads the
-  /// weights once for all. Logits [b, v] on the CPU; of a model there they have the bits that
-  /// decode() gives each text alone. Texts join and leave from call to call. UnsupportedError where
+  /// weights once for all. Logits [b, v]; on the CPU they have the bits that decode()
+  /// gives each text alone. Texts join and leave from call to call. UnsupportedError where
   /// it does not take the model.
   at::Tensor decode_together(const at::Tensor& tokens_b1,
                              std::span<DecodeState* const> states) const;

@@ -113,6 +113,17 @@ TEST_F(DeviceDecoder, SplitsLongTextsAndTakesManyHeadsAKeyHead) {
     s.sink_logit = true;
     s.soft_cap = 5.0;
   });
+  for (const int64_t top_k : {1, 2}) {
+    add("hard Focus", [top_k](ModelConfig&, AttentionSpec& s) {
+      s.focus = hard_focus();
+      s.focus.groups = 6, s.focus.top_k = top_k, s.focus.window = 20, s.focus.sinks = 3;
+    });
+  }
+  add("hard Focus in a window, learned temperature", [](ModelConfig&, AttentionSpec& s) {
+    s.focus = hard_focus();
+    s.temperature.kind = TemperatureSpec::Kind::learned;
+    s.mask.window = 120;
+  });
   add("alibi", [](ModelConfig& c, AttentionSpec& s) {
     c.positions = Positions::none;
     s.bias.kind = BiasSpec::Kind::alibi;

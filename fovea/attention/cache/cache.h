@@ -89,6 +89,7 @@ class AttentionCache : public CachedStreams {
 
   int64_t batch() const override { return batch_; }
   int64_t capacity() const { return capacity_; }
+  at::Device device() const { return device_; }
   /// Tokens seen so far by each sequence (of the stream that has seen fewest).
   std::vector<int64_t> lengths() const;
   bool equal_lengths() const override;

@@ -40,7 +40,8 @@ void TokenRows<T>::begin(std::span<const TokenCache> texts,
     const int64_t count = text.cache->batch();
     if (form_ == TokenForm::decoder) {
       const auto own = tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-      spec_.focus.active() ? place_chosen(first, text, own) : place_run(first, *text.cache, own);
+      const bool chosen = spec_.focus.active() && text.cache->device().is_cpu();
+      chosen ? place_chosen(first, text, own) : place_run(first, *text.cache, own);
     }
     if (form_ != TokenForm::operations) place_temperature_sums(first, *text.cache);
     first += count;
@@ -82,6 +83,17 @@ void TokenRows<T>::place_run(int64_t first, AttentionCache& cache,
         .key_row = kept.rows - 1,
         .seen = row_visits(spec_.mask, tokens[b].position, {&run, 1}).value()};
   }
+  if (spec_.focus.active()) place_members(first, cache);
+}
+
+// Memberships that a device's decoder reads and writes.
+template <class T>
+void TokenRows<T>::place_members(int64_t first, AttentionCache& cache) {
+  const CachedRows members = cache.extend(stream::kMembers);
+  for (int64_t b = 0; b < cache.batch(); ++b)
+    sequences_[static_cast<size_t>(first + b)].members =
+        static_cast<uint64_t*>(members.data) + b * members.batch +
+        members.sequences[static_cast<size_t>(b)].begin;
 }
 
 template <class T>

@@ -1,6 +1,6 @@
 // Rows that the compiled decoder reads and writes for the next token of every sequence, at one
 // layer (kernels/common/decoder.h). In form `decoder` they are rows of the cache: a run of them, or
-// with hard Focus those that the token's groups choose (spec 11.5). In the other forms they are
+// with hard Focus on the CPU those that the token's groups choose (spec 11.5). In the other forms they are
 // rows of the tokens alone, which TokenStep or cached_attention() appends.
 //
 // SPDX-FileCopyrightText: The Fovea authors
@@ -52,6 +52,7 @@ class TokenRows {
   };
   void place_run(int64_t first, AttentionCache& cache,
                  std::span<const kernels::TokenPosition> tokens);
+  void place_members(int64_t first, AttentionCache& cache);
   void place_chosen(int64_t first, const TokenCache& text,
                     std::span<const kernels::TokenPosition> tokens);
   void place_new();

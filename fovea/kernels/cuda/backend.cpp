@@ -7,6 +7,7 @@
 #include "fovea/kernels/cuda/attention/attention.h"
 #include "fovea/kernels/cuda/attention/focus.h"
 #include "fovea/kernels/cuda/decode/decoder.h"
+#include "fovea/kernels/cuda/decode/draws.h"
 #include "fovea/kernels/cuda/machine.h"
 #include "fovea/kernels/cuda/mixing/mixing.h"
 #include "fovea/kernels/device_services.h"
@@ -16,7 +17,8 @@ namespace {
 
 Kernels all_kernels() {
   Kernels all;
-  const auto add = []<class Problem>(Kernel<Problem>& kernel, std::string_view (*isa)()) {
+  const auto add = []<class Problem>(Kernel<Problem>& kernel,
+                                     std::string_view (*isa)()) {
     kernel.run = [](const Problem& p) { cuda::run(p); };
     kernel.why_not = [](const Problem& p) { return cuda::why_not(p); };
     kernel.isa = isa;
@@ -27,6 +29,7 @@ Kernels all_kernels() {
   add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all), attention_isa);
   add(static_cast<Kernel<MixingForward<BFloat16>>&>(all), mixing_isa);
   add(static_cast<Kernel<MixingBackward<BFloat16>>&>(all), mixing_isa);
+  add(static_cast<Kernel<TokenDraws>&>(all), attention_isa);
   static_cast<Decoders<BFloat16>&>(all) = {make_decoder, why_not_decoder};
   return all;
 }

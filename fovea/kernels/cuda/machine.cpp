@@ -32,6 +32,13 @@ void copy_to_device(void* to, const void* from, int64_t bytes, Stream stream) {
         "a copy to the GPU");
 }
 
+void copy_to_host(void* to, const void* from, int64_t bytes, Stream stream) {
+  check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
+                        static_cast<cudaStream_t>(stream)),
+        "a copy from the GPU");
+  check(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)), "the GPU's work");
+}
+
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream stream) {
   check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
                         static_cast<cudaStream_t>(stream)),

@@ -26,6 +26,8 @@ struct Machine {
 Machine this_machine();
 
 void copy_to_device(void* to, const void* from, int64_t bytes, Stream stream);
+/// Returns when the bytes are there.
+void copy_to_host(void* to, const void* from, int64_t bytes, Stream stream);
 /// Between places of the device that do not overlap.
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream stream);
 void fill_with_zeros(void* to, int64_t bytes, Stream stream);

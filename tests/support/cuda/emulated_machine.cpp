@@ -52,6 +52,9 @@ Machine this_machine() { return testing::emulated_machine; }
 void copy_to_device(void* to, const void* from, int64_t bytes, Stream) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }
+void copy_to_host(void* to, const void* from, int64_t bytes, Stream) {
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 void copy_on_device(void* to, const void* from, int64_t bytes, Stream) {
   std::memcpy(to, from, static_cast<size_t>(bytes));
 }

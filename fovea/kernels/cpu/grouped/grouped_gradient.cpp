@@ -338,9 +338,9 @@ class Backward {
         table_.join({.parts = scratch.parts.data(),
                      .part_begin = scratch.part_begin.data(),
                      .rows = table_.panel,
-                     .width = key_.columns,
-                     .sums = window.dq[h] + (begin & window.wrap) * key_.columns,
-                     .columns = key_.columns});
+                     .width = memory_.dq_columns,
+                     .sums = window.dq[h] + (begin & window.wrap) * memory_.dq_columns,
+                     .columns = memory_.dq_columns});
       }
     }
   }
@@ -358,11 +358,11 @@ class Backward {
       const int64_t stop = std::min({end, bound, begin + kRowTask, begin + window.wrap + 1 - at});
       read_rows(unit, partition, window, stop, scratch);
       for (int64_t h = 0; h < query_heads_; ++h) {
-        const float* const sums = window.dq[h] + at * key_.columns;
+        const float* const sums = window.dq[h] + at * memory_.dq_columns;
         if (alone)
           write_sums(unit, h, begin, stop, sums);
         else
-          std::copy_n(sums, (stop - begin) * key_.columns, memory_.kept_row(unit, index, h, begin));
+          std::copy_n(sums, (stop - begin) * memory_.dq_columns, memory_.kept_row(unit, index, h, begin));
       }
       window.written = stop;
     }
@@ -371,8 +371,8 @@ class Backward {
   float* cleared_sums(const Unit& unit, int64_t index, int64_t h) const {
     const KeyPartition& partition = unit.cut->partitions[index];
     float* const sums = unit.partition_sums[index][h];
-    std::fill_n(sums, partition.rows() * key_.columns, 0.0f);
-    return sums - partition.row_begin * key_.columns;
+    std::fill_n(sums, partition.rows() * memory_.dq_columns, 0.0f);
+    return sums - partition.row_begin * memory_.dq_columns;
   }
 
   void add_head(const Unit& unit, int64_t h, int order, const PackedQueries& queries, float* dq,
@@ -395,6 +395,7 @@ class Backward {
     const FarPairs& far = plan.far;
     return {.key_width = key_,
             .value_width = value_,
+            .dq_columns = memory_.dq_columns,
             .key_begin = block.begin,
             .key_count = block.end,
             .k_natural = keys.k_natural,
@@ -444,7 +445,7 @@ class Backward {
       for (const int32_t slot : slots) {
         if (slot >= partition.row_begin && slot < partition.row_end)
           scratch.parts.push_back(unit.partition_sums[n][h] +
-                                  (slot - partition.row_begin) * key_.columns);
+                                  (slot - partition.row_begin) * memory_.dq_columns);
       }
     }
   }
@@ -469,8 +470,7 @@ class Backward {
                  .width = s_.head_dim,
                  .out = p_.dq.at(unit.b, global, rows.begin),
                  .out_row = p_.dq.row,
-                 .q = p_.q.at(unit.b, global, rows.begin),
-                 .q_row = p_.q.row,
+                 .turn = key_.columns,
                  .tau = tau.tau,
                  .dtau = tau.dtau,
                  .not_finite = &not_finite_});
@@ -486,11 +486,10 @@ class Backward {
                            .part_count = count,
                            .rows = end - begin,
                            .width = s_.head_dim,
-                           .columns = key_.columns,
+                           .columns = memory_.dq_columns,
                            .dq = p_.dq.at(unit.b, global, begin),
                            .dq_row = p_.dq.row,
-                           .q = p_.q.at(unit.b, global, begin),
-                           .q_row = p_.q.row,
+                           .turn = key_.columns,
                            .tau = tau.tau,
                            .dtau = tau.dtau,
                            .not_finite = &not_finite_});
@@ -499,7 +498,7 @@ class Backward {
   // Rows of dQ without a far pass: every partition has a part of each.
   void sum_partitions(const Unit& unit, const RowTask& rows) const {
     const auto& sums = unit.partition_sums;
-    write_sums(unit, rows.h, rows.begin, rows.end, sums[0][rows.h] + rows.begin * key_.columns,
+    write_sums(unit, rows.h, rows.begin, rows.end, sums[0][rows.h] + rows.begin * memory_.dq_columns,
                sums.size() > 1 ? sums[1][rows.h] - sums[0][rows.h] : 0, std::ssize(sums));
   }
 

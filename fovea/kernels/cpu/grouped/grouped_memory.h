@@ -45,7 +45,12 @@ class GradientMemory {
  public:
   /// Keeps references.
   GradientMemory(const GroupedBackward<T>& problem, const GradientOperands<T>& operands)
-      : s_(problem.sizes), operands_(operands) {}
+      : dq_columns(query_columns(operands.key, problem.dtau != nullptr)),
+        s_(problem.sizes),
+        operands_(operands) {}
+
+  /// Columns of sums for dq.
+  const int64_t dq_columns;
 
   /// Threads pack far lists for themselves where this takes no more memory than packing all.
   PartitionedPlan cut(const GroupedPlan& plan, int64_t threads) const {
@@ -101,7 +106,7 @@ class GradientMemory {
       unit.partition_sums.emplace_back();
       for (int64_t h = 0; h < operands_.query_heads; ++h)
         unit.partition_sums.back().push_back(
-            arena.allocate(kept_rows(unit, partition) * operands_.key.columns));
+            arena.allocate(kept_rows(unit, partition) * dq_columns));
     }
     return arena.used();
   }
@@ -122,7 +127,7 @@ class GradientMemory {
     NearWindow window{.keys = operands_.allocate_keys(arena, kKeyBlock, 0), .wrap = rows - 1};
     for (int64_t h = 0; h < operands_.query_heads; ++h) {
       window.queries.push_back(operands_.allocate_queries(arena, rows, 0));
-      window.dq.push_back(arena.allocate(rows * operands_.key.columns));
+      window.dq.push_back(arena.allocate(rows * dq_columns));
     }
     return window;
   }
@@ -133,7 +138,7 @@ class GradientMemory {
     const bool behind = unit.plan->has_far() && !partition.far && row >= partition.alone_end;
     const int64_t at =
         row - partition.row_begin - (behind ? partition.alone_end - partition.alone_begin : 0);
-    return unit.partition_sums[n][h] + at * operands_.key.columns;
+    return unit.partition_sums[n][h] + at * dq_columns;
   }
 
  private:

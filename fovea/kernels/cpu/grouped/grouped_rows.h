@@ -41,11 +41,15 @@ void join_rows(const JoinRows<T>& p) {
     T* to = p.out + r * p.out_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(total[c], to[c]);
     if (p.tau == nullptr) continue;
-    const T* q = p.q + r * p.q_row;
-    float dot = 0.0f;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t c = 0; c < p.width; ++c) dot += to_float(q[c]) * total[c];
-    p.dtau[r] = -dot / p.tau[r];
+    float turn = 0.0f;
+    if (p.turn >= 0) {
+      for (int32_t n = begin; n < end; ++n) turn += p.parts[n][p.turn];
+    } else {
+      const T* q = p.q + r * p.q_row;
+#pragma omp simd reduction(+ : turn)
+      for (int64_t c = 0; c < p.width; ++c) turn += to_float(q[c]) * total[c];
+    }
+    p.dtau[r] = -turn / p.tau[r];
   }
 }
 

@@ -3,6 +3,7 @@
 //   per panel of queries:  S^T = K Q^T and dP^T = V dO^T (kRows keys x kPanel queries in registers)
 //                          P = 2^(logit - lse),  dS = P (dP - delta) * scale,  delta = dO.O - dlse
 //   every 4 panels:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
+//   with a gradient of tau: turn of a query += sum over keys of dS (K Q^T), in float32
 //
 // Keys are rows here, so P^T and dS^T are left operands as they are. For dQ, dS^T is read along its
 // columns; with bfloat16, two rows are first woven into pairs of keys. dK and dV are private to the
@@ -44,7 +45,9 @@ template <class T, class P, bool gated>
 class BackwardKeys {
  public:
   BackwardKeys(const BackwardBlock<T>& block, float* scratch)
-      : b_(block), banded_(block.ordered && has_bands(block.rule)) {
+      : b_(block),
+        banded_(block.ordered && has_bands(block.rule)),
+        turns_(block.dq_columns > block.key_width.columns) {
     const int64_t remaining = b_.key_count - b_.key_begin;
     keys_ = remaining < kKeyBlock ? remaining : kKeyBlock;
     row_tiles_ = static_cast<int>((keys_ + kRows - 1) / kRows);
@@ -134,6 +137,8 @@ class BackwardKeys {
   void score_panel(int64_t query, bool masked) {
     panel_query_[depth_] = query;
     panel_row_[depth_] = query & b_.wrap;
+    if (turns_)
+      for (float& turn : turn_) turn = 0.0f;
     if constexpr (gated)
       queries_ = {b_.query_gates.first[query / kPanel], b_.query_gates.last[query / kPanel]};
     for (int g = 0; g < row_tiles_; ++g) {
@@ -142,6 +147,7 @@ class BackwardKeys {
                                                        : score_tile<kind, 2>(g, query, Cover::all);
       if (P::kElements == 2 && live_[depth_][g] != 0) weave(g);
     }
+    if (turns_) add_turns();
     for (int g = row_tiles_; g % kPartTiles != 0; ++g) live_[depth_][g] = 0;
     for (int part = 0; part * kPartTiles < row_tiles_; ++part) fill_part(part * kPartTiles);
   }
@@ -206,7 +212,7 @@ class BackwardKeys {
     part(head_->q_rows + next / P::kElements * key.columns, kPanel / P::kElements * key.columns);
     part(head_->dout_rows + next / P::kElements * value.columns,
          kPanel / P::kElements * value.columns);
-    part(head_->dq + next * key.columns, kPanel * key.columns);
+    part(head_->dq + next * b_.dq_columns, kPanel * b_.dq_columns);
   }
 
   // N vectors of queries from `half` of the panel on. Returns which halves (bits 0 and 1) have
@@ -227,7 +233,7 @@ class BackwardKeys {
     const bool open = reach != Reach::near;  // the gate acts
     if (gated && open) find_gate(g, query, reach, gate);
     [[maybe_unused]] float* const dz = dz_ + g * kRows * kScorePitch<Single> + depth_ * kPanel;
-    alignas(64) float p[kRows][kPanel], slope[kRows][kPanel];
+    alignas(64) float p[kRows][kPanel], slope[kRows][kPanel], raw[kRows][kPanel];
     Float scale[N], lse[N], factor[N], delta[N];
     for (int v = 0; v < N; ++v) {
       scale[v] = load(head_->scale + query + v * kLanes);
@@ -240,6 +246,7 @@ class BackwardKeys {
     Float s[kRows][N];
     panel_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
                       head_->q_columns + row * b_.key_width.pitch + half * kLanes);
+    if (turns_) store_raw(s, raw);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
       Float x[N];
@@ -300,6 +307,7 @@ class BackwardKeys {
           ds[v] = ds[v] * load(slope[r] + v * kLanes);
         }
         ds[v] = ds[v] * scale[v];
+        if (turns_) add_turn(half + v, ds[v] * load(raw[r] + v * kLanes));
       }
       // dQ reads both halves.
       Word* const to = slopes + r * kScorePitch<P>;
@@ -310,6 +318,21 @@ class BackwardKeys {
     }
     if constexpr (gated) open_[depth_][g] = open;
     return N == 2 ? 3 : 1 << half;
+  }
+
+  template <int N>
+  FOVEA_INLINE static void store_raw(const Float (&s)[kRows][N], float (&raw)[kRows][kPanel]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 2
+      for (int v = 0; v < N; ++v) store(raw[r] + v * kLanes, s[r][v]);
+  }
+  FOVEA_INLINE void add_turn(int v, Float turn) {
+    store(turn_ + v * kLanes, load(turn_ + v * kLanes) + turn);
+  }
+  void add_turns() const {
+    float* at = head_->dq + panel_row_[depth_] * b_.dq_columns + b_.key_width.columns;
+    for (int n = 0; n < kPanel; ++n, at += b_.dq_columns) *at += turn_[n];
   }
 
   FOVEA_INLINE void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
@@ -532,7 +555,7 @@ class BackwardKeys {
     constexpr int64_t kWords = kPanel / P::kElements;
     const int64_t columns = b_.key_width.columns;
     add_to_sums<P, N>(
-        head_->dq + (panel_row_[d] + r) * columns + tile, columns, true,
+        head_->dq + (panel_row_[d] + r) * b_.dq_columns + tile, b_.dq_columns, true,
         [&](const auto& add) FOVEA_ALWAYS {
           for (int part = 0; part < kKeyParts; ++part) {
             if (!used[part]) continue;
@@ -556,6 +579,8 @@ class BackwardKeys {
   int64_t keys_;
   int row_tiles_;
   const bool banded_;  // tiles may be judged by their ends
+  const bool turns_;   // the gradient of tau is wanted
+  alignas(64) float turn_[kPanel];  // of the panel's queries
   bool compared_ = false;
   Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
   float *dk_, *dv_;

@@ -48,11 +48,10 @@ void query_gradient_rows(const QueryGradientRows<T>& p) {
     T* to = p.dq + r * p.dq_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(dq[c], to[c]);
     if (p.tau == nullptr) continue;
-    const T* q = p.q + r * p.q_row;
-    float dot = 0.0f;
-#pragma omp simd reduction(+ : dot)
-    for (int64_t c = 0; c < p.width; ++c) dot += to_float(q[c]) * dq[c];
-    p.dtau[r] = -dot / p.tau[r];
+    float turn = 0.0f;
+    for (int64_t part = 0; part < p.part_count; ++part)
+      turn += p.parts[part * p.part_size + r * p.columns + p.turn];
+    p.dtau[r] = -turn / p.tau[r];
   }
 }
 

@@ -49,6 +49,7 @@ class Backward {
         keys_(round_up(s_.keys, kVisitTile)),
         queries_(round_up(s_.queries, kVisitTile)),
         parts_(partitions(s_.keys)),
+        dq_columns_(query_columns(key_, p_.dtau != nullptr)),
         bias_(p_.dbias != nullptr ? p_.rule.bias_count : 0),
         gate_(gate_rule(p_.rule.gate)),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
@@ -76,7 +77,7 @@ class Backward {
     return rows / table_.elements * w.columns;
   }
   int64_t head_floats() const {
-    return queries_ * (key_.pitch + value_.pitch + 3 + parts_ * (key_.columns + gate_.pitch)) +
+    return queries_ * (key_.pitch + value_.pitch + 3 + parts_ * (dq_columns_ + gate_.pitch)) +
            rows_floats(queries_, key_) + rows_floats(queries_, value_);
   }
   int64_t unit_floats() const {
@@ -99,7 +100,7 @@ class Backward {
       head.dout_columns = allocate(queries_ * value_.pitch);
       head.q_rows = allocate(rows_floats(queries_, key_));
       head.dout_rows = allocate(rows_floats(queries_, value_));
-      unit.dq.push_back(allocate(parts_ * queries_ * key_.columns));
+      unit.dq.push_back(allocate(parts_ * queries_ * dq_columns_));
       unit.dgate.push_back(allocate(parts_ * queries_ * gate_.pitch));
       unit.numbers.push_back({allocate(queries_), allocate(queries_), allocate(queries_)});
       head.lse2 = unit.numbers.back().lse2;
@@ -166,8 +167,8 @@ class Backward {
     const int64_t begin = task * kQueryTask;
     number_queries(table_, p_, unit.b, global, begin, end, unit.numbers[h]);
     for (int64_t part = 0; part < parts_; ++part) {
-      float* dq = unit.dq[h] + (part * queries_ + begin) * key_.columns;
-      std::fill(dq, dq + (end - begin) * key_.columns, 0.0f);
+      float* dq = unit.dq[h] + (part * queries_ + begin) * dq_columns_;
+      std::fill(dq, dq + (end - begin) * dq_columns_, 0.0f);
       float* dgate = unit.dgate[h] + (part * queries_ + begin) * gate_.pitch;
       std::fill(dgate, dgate + (end - begin) * gate_.pitch, 0.0f);
     }
@@ -177,7 +178,7 @@ class Backward {
     const Visits& visits = visits_of(p_.visits, unit.b);
     std::vector<BackwardHead> heads = unit.heads;
     for (int64_t h = 0; h < query_heads_; ++h) {
-      heads[h].dq = unit.dq[h] + part * queries_ * key_.columns;
+      heads[h].dq = unit.dq[h] + part * queries_ * dq_columns_;
       heads[h].dgate = unit.dgate[h] + part * queries_ * gate_.pitch;
       heads[h].dbias = bias_ > 0 ? unit.dbias.data() + (part * query_heads_ + h) * bias_ : nullptr;
     }
@@ -186,6 +187,7 @@ class Backward {
       const std::span<const TileRange> ranges = visits.by_key.of_block(block);
       pass({.key_width = key_,
             .value_width = value_,
+            .dq_columns = dq_columns_,
             .key_begin = block * kKeyBlock,
             .key_count = s_.keys,
             .first_index = s_.keys - s_.queries,
@@ -220,16 +222,15 @@ class Backward {
     const bool tau = p_.dtau != nullptr;
     if (p_.dgate_query != nullptr) finish_query_gates(unit, begin, begin + rows, h);
     table_.query_gradient(
-        {.parts = unit.dq[h] + begin * key_.columns,
-         .part_size = queries_ * key_.columns,
+        {.parts = unit.dq[h] + begin * dq_columns_,
+         .part_size = queries_ * dq_columns_,
          .part_count = parts_,
          .rows = rows,
          .width = s_.head_dim,
-         .columns = key_.columns,
+         .columns = dq_columns_,
          .dq = p_.dq.at(unit.b, global, begin),
          .dq_row = p_.dq.row,
-         .q = p_.q.at(unit.b, global, begin),
-         .q_row = p_.q.row,
+         .turn = key_.columns,
          .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
          .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr,
          .not_finite = &not_finite_});
@@ -275,7 +276,7 @@ class Backward {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t query_heads_, keys_, queries_, parts_, bias_;
+  const int64_t query_heads_, keys_, queries_, parts_, dq_columns_, bias_;
   const GateRule gate_;
   const GateRows key_gates_;
   const GateColumns query_gates_;

@@ -37,6 +37,7 @@ class RingBackward {
         value_(packed_width(table_, s_.value_dim)),
         query_heads_(s_.heads / s_.kv_heads),
         queries_(round_up(s_.queries, kVisitTile)),
+        dq_columns_(query_columns(key_, p_.dtau != nullptr)),
         rings_(rings) {
     for (const RowRing& ring : rings) {
       rows_ = std::max(rows_, ring.rows);
@@ -111,7 +112,7 @@ class RingBackward {
     Arena arena(memory);
     for (int64_t h = 0; h < query_heads_; ++h)
       unit.delta.push_back(arena.allocate(p_.dsink != nullptr ? queries_ : 0));
-    unit.shared = arena.allocate((parts_ - 1) * query_heads_ * 2 * shared_ * key_.columns);
+    unit.shared = arena.allocate((parts_ - 1) * query_heads_ * 2 * shared_ * dq_columns_);
     const int64_t sums = kept_ > 0 ? (1 + parts_) * kKeyBlock : 0;
     unit.dk = arena.allocate(sums * key_.columns);
     unit.dv = arena.allocate(sums * value_.columns);
@@ -126,7 +127,7 @@ class RingBackward {
                            .q_rows = arena.allocate(rows_floats(rows_, key_)),
                            .dout_columns = arena.allocate(rows_ * value_.pitch),
                            .dout_rows = arena.allocate(rows_floats(rows_, value_))});
-      walk.dq.push_back(arena.allocate(rows_ * key_.columns));
+      walk.dq.push_back(arena.allocate(rows_ * dq_columns_));
       walk.numbers.push_back(
           {arena.allocate(queries_), arena.allocate(queries_), arena.allocate(queries_)});
     }
@@ -236,6 +237,7 @@ class RingBackward {
     const Visits& visits = visits_of(p_.visits, unit.b);
     return {.key_width = key_,
             .value_width = value_,
+            .dq_columns = dq_columns_,
             .key_begin = key,
             .key_count = key_count,
             .first_index = s_.keys - s_.queries,
@@ -296,10 +298,11 @@ class RingBackward {
                     {.columns = to.dout_columns + at * value_.pitch,
                      .rows = to.dout_rows + rows_floats(at, value_)},
                     walk.scratch);
-        float* const dq = walk.dq[h] + at * key_.columns;
-        std::fill_n(dq, table_.panel * key_.columns, 0.0f);
+        float* const dq = walk.dq[h] + at * dq_columns_;
+        std::fill_n(dq, table_.panel * dq_columns_, 0.0f);
         if (few_ && walk.packed < unit.ring->owned_end(part, queries_))
-          few_->add({unit.b, global, walk.packed, rows}, part, walk.scratch, dq, key_.columns);
+          few_->add({unit.b, global, walk.packed, rows}, part, walk.scratch, dq, dq_columns_,
+                     p_.dtau != nullptr ? key_.columns : -1);
       }
     }
     const RowRing& ring = *unit.ring;
@@ -330,7 +333,7 @@ class RingBackward {
   float* shared_row(const Unit& unit, int64_t border, int64_t h, int64_t side, int64_t row) const {
     const int64_t at = ((border - 1) * query_heads_ + h) * 2 + side;
     return unit.shared +
-           (at * shared_ + row - unit.ring->partitions[border].row_begin) * key_.columns;
+           (at * shared_ + row - unit.ring->partitions[border].row_begin) * dq_columns_;
   }
 
   // Writes rows up to `end`, or keeps their sums where another partition has some.
@@ -341,11 +344,11 @@ class RingBackward {
       const int64_t row = walk.written;
       const int64_t rows = std::clamp<int64_t>(s_.queries - row, 0, table_.panel);
       for (int64_t h = 0; h < query_heads_ && rows > 0; ++h) {
-        const float* const sums = walk.dq[h] + (row & (rows_ - 1)) * key_.columns;
+        const float* const sums = walk.dq[h] + (row & (rows_ - 1)) * dq_columns_;
         const bool before = part > 0 && row < ring.partitions[part - 1].row_end,
                    behind = row >= ring.owned_end(part, queries_);
         if (before || behind)
-          std::copy_n(sums, table_.panel * key_.columns,
+          std::copy_n(sums, table_.panel * dq_columns_,
                       shared_row(unit, behind ? part + 1 : part, h, behind ? 0 : 1, row));
         else
           write_sums(unit, h, row, rows, sums, 0, 1);
@@ -358,7 +361,7 @@ class RingBackward {
     const int64_t end = std::min(unit.ring->partitions[border - 1].row_end, s_.queries);
     for (int64_t h = 0; h < query_heads_ && begin < end; ++h)
       write_sums(unit, h, begin, end - begin, shared_row(unit, border, h, 0, begin),
-                 shared_ * key_.columns, 2);
+                 shared_ * dq_columns_, 2);
   }
 
   void write_sums(const Unit& unit, int64_t h, int64_t row, int64_t rows, const float* parts,
@@ -371,11 +374,10 @@ class RingBackward {
          .part_count = count,
          .rows = rows,
          .width = s_.head_dim,
-         .columns = key_.columns,
+         .columns = dq_columns_,
          .dq = p_.dq.at(unit.b, global, row),
          .dq_row = p_.dq.row,
-         .q = p_.q.at(unit.b, global, row),
-         .q_row = p_.q.row,
+         .turn = key_.columns,
          .tau = tau ? p_.rule.tau + unit.b * s_.queries + row : nullptr,
          .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + row : nullptr,
          .not_finite = &not_finite_});
@@ -410,7 +412,7 @@ class RingBackward {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t query_heads_, queries_;
+  const int64_t query_heads_, queries_, dq_columns_;
   const std::vector<RowRing>& rings_;
   int64_t rows_ = 0, kept_ = 0, parts_ = 1, shared_ = 0;
   mutable std::optional<FewGradient<T>> few_;  // threads add to parts of their own

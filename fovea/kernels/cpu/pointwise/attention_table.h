@@ -30,6 +30,13 @@ struct PackedWidth {
   int64_t columns = 0;   ///< columns in layout `rows` and of sums
 };
 
+/// Columns of sums for dq. The gradient of a temperature by rows needs the turn of a row, the sum of
+/// dS times its raw products, in column key.columns: q.dq would have dS as bfloat16 rounded it, and
+/// cancels where the temperature is sharp.
+constexpr int64_t query_columns(const PackedWidth& key, bool turns) {
+  return key.columns + (turns ? 16 : 0);  // whole vectors of every instruction set
+}
+
 template <class T>
 struct PanelSource {
   const T* data = nullptr;
@@ -171,7 +178,7 @@ struct BackwardHead {
   const float* lse2 = nullptr;   ///< [padded queries], in units of log 2; +inf for empty rows
   const float* delta = nullptr;  ///< dO.O - dlse
   const float* scale = nullptr;  ///< of the raw product
-  float* dq = nullptr;           ///< this partition's sums [padded queries][key columns]
+  float* dq = nullptr;           ///< this partition's sums [padded queries][dq_columns]
   double* dbias = nullptr;       ///< this partition's sums by distance, null without
   float* dgate = nullptr;        ///< this partition's sums [panel][pitch][queries of a panel]
   HeadRule rule;
@@ -181,6 +188,7 @@ struct BackwardHead {
 template <class T>
 struct BackwardBlock {
   PackedWidth key_width, value_width;
+  int64_t dq_columns = 0;                ///< query_columns()
   int64_t key_begin = 0, key_count = 0;  ///< first key of the block; keys of the sequence
   int64_t first_index = 0;               ///< index of query 0 in the sequence, for dropout
   const Word *k_natural = nullptr, *k_rows = nullptr, *v_natural = nullptr;  ///< of the sequence
@@ -210,7 +218,7 @@ struct BackwardBlock {
   bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
 
-/// Rows as sums of float32 rows, in order, and the gradient of tau: -(q.row) / tau.
+/// Rows as sums of float32 rows, in order, and the gradient of tau: -turn / tau.
 template <class T>
 struct JoinRows {
   const float* const* parts = nullptr;
@@ -220,7 +228,8 @@ struct JoinRows {
   int64_t columns = 0;
   T* out = nullptr;
   int64_t out_row = 0;
-  const T* q = nullptr;
+  int64_t turn = -1;     ///< column of the rows' turns; negative: they are q.row
+  const T* q = nullptr;  ///< where there is no such column
   int64_t q_row = 0;
   const float* tau = nullptr;  ///< null: no temperature per row
   float* dtau = nullptr;
@@ -238,7 +247,7 @@ struct DeltaRows {
   float *delta = nullptr, *lse2 = nullptr;
 };
 
-/// dq of some rows from its partitions, and the gradient of tau: -(q.dq) / tau.
+/// dq of some rows from its partitions, and the gradient of tau: -turn / tau.
 template <class T>
 struct QueryGradientRows {
   const float* parts = nullptr;  ///< partition p at parts + p * part_size
@@ -246,8 +255,7 @@ struct QueryGradientRows {
   int64_t rows = 0, width = 0, columns = 0;
   T* dq = nullptr;
   int64_t dq_row = 0;
-  const T* q = nullptr;
-  int64_t q_row = 0;
+  int64_t turn = 0;            ///< column of the rows' turns
   const float* tau = nullptr;  ///< null: no temperature per row
   float* dtau = nullptr;
   bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite

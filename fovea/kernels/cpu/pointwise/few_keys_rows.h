@@ -293,6 +293,7 @@ void few_gradient(const FewGradientRows<T>& p) {
   float* const out = dout + kFewRows * value_pitch;
   FewWeights w;
   alignas(64) float slopes[kMostFewKeys][kLanes];  // of the products
+  const bool turns = p.dtau != nullptr || p.turn >= 0;
   for (int64_t first = 0; first < p.count; first += kLanes) {
     const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
     const uint64_t* const seen = p.seen + first;
@@ -320,7 +321,7 @@ void few_gradient(const FewGradientRows<T>& p) {
       const int32_t n = __builtin_ctzll(left);
       const Float of_value = row_products(dout, value_pitch, p.v.rows + n * value_pitch, 0);
       const Float ds = load(w.weights[n]) * (of_value - load(less)) * load(w.slopes[n]);
-      if (p.dtau != nullptr) {
+      if (turns) {
         alignas(64) float turned[kLanes];
         store(turned, ds * load(w.scaled[n]));
         clear_others(w.readers[n], turned);
@@ -333,6 +334,7 @@ void few_gradient(const FewGradientRows<T>& p) {
     for (int64_t i = 0; i < rows; ++i) {
       if (seen[i] == 0) continue;
       if (p.dtau != nullptr) p.dtau[first + i] -= turn[i] * w.scale[i];  // s = q.k / tau
+      if (p.turn >= 0) p.dq_sums[(first + i) * p.dq_row + p.turn] += turn[i];
       add_query_gradient(p, first + i, seen[i], &slopes[0][i], dq);
     }
   }

@@ -5,6 +5,9 @@
 // reads kKeys keys at a time, kLanes lanes each, 16 bytes a lane, and keeps softmax and sum of
 // values of its lanes' keys. The block that ends last adds the parts of all blocks.
 //
+// With groups of Focus (11.5) a warp lists which of kListed keys the token reads, from their
+// memberships, and reads those.
+//
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,6 +21,8 @@ namespace fovea::kernels::cuda {
 constexpr int kAttentionWarps = kAttentionHeads, kAttentionThreads = 32 * kAttentionWarps;
 /// Keys of a lane whose loads are in flight together.
 constexpr int kKeysAhead = 4;
+/// Keys that a warp lists together.
+constexpr int kListed = 128;
 
 /// Running softmax and sum of values of a lane: 8 numbers of a head.
 struct LaneSum {
@@ -90,12 +95,13 @@ struct DecodeAttentionShape {
   static constexpr int kHeads = kAttentionHeads * kWidth * 4;  ///< queries in float32
   static constexpr int kToken = 2 * kWidth * 4;                ///< the token's key and value
   static constexpr int kParts = kAttentionWarps * kAttentionHeads * (kWidth + 2) * 4;
-  static constexpr int kShared = kHeads + kToken + kParts + 64;
+  static constexpr int kLists = kAttentionWarps * kListed * 4;
+  static constexpr int kShared = kHeads + kToken + kParts + 64 + kLists;
 };
 
 /// The work of one block; every thread has one. kReps: heads that are computed, 1 or
 /// kAttentionHeads.
-template <int kLanes, int kReps>
+template <int kLanes, int kReps, bool kGrouped>
 class AttentionBlock {
   using Shape = DecodeAttentionShape<kLanes>;
   static constexpr int kWidth = Shape::kWidth, kKeys = 32 / kLanes;
@@ -119,18 +125,21 @@ class AttentionBlock {
     const int all = far_ + s_.near_end - s_.near_begin;
     const int length = (all + p.splits - 1) / p.splits, begin = blockIdx.x * length;
     end_ = begin + length < all ? begin + length : all;
-    next_ = begin + warp_ * kKeys * kKeysAhead;
+    next_ = begin + warp_ * (kGrouped ? kListed : kKeys * kKeysAhead);
   }
 
   FOVEA_DEVICE void run() {
     // What the previous kernel does not make is read before it has ended: all keys but the token's.
     const LaneRotation<kWidth> rotation(p_, token_);
-    load_keys();
+    if constexpr (!kGrouped) load_keys();
     wait_for_previous();
     place_token(rotation);
     sync_block();
     read_queries();
-    for (; next_ < end_; next_ += kStride, load_keys()) add_keys();
+    if constexpr (kGrouped)
+      read_listed();
+    else
+      for (; next_ < end_; next_ += kStride, load_keys()) add_keys();
     if (blockIdx.x == 0 && warp_ == 0) add_token();
     join_lanes();
     sync_block();
@@ -144,17 +153,62 @@ class AttentionBlock {
 #pragma unroll
     for (int a = 0; a < kKeysAhead; ++a) {
       const int n = next_ + a * kKeys + lane_ / kLanes;
-      const bool is_far = n < far_;
-      const int j = is_far ? s_.far_begin + n : s_.near_begin + n - far_;
-      seen_[a] = n < end_ && j != s_.written;
-      k_[a] = v_[a] = uint4{};
-      distance_[a] = 0;
-      if (!seen_[a]) continue;
-      const KeyPlace at = place_of(p_.runs, s_, token_.position, j, is_far, kv_head_);
-      distance_[a] = at.distance;
-      if (of_lane_ >= d_) continue;
-      k_[a] = *reinterpret_cast<const uint4*>(at.key + of_lane_);
-      v_[a] = *reinterpret_cast<const uint4*>(at.value + of_lane_);
+      load_key(a, n, n < end_);
+    }
+  }
+  FOVEA_DEVICE int row_of(int n) const {
+    return n < far_ ? s_.far_begin + n : s_.near_begin + n - far_;
+  }
+  FOVEA_DEVICE void load_key(int a, int n, bool exists) {
+    const int j = row_of(n);
+    seen_[a] = exists && j != s_.written;
+    k_[a] = v_[a] = uint4{};
+    distance_[a] = 0;
+    if (!seen_[a]) return;
+    const KeyPlace at = place_of(p_.runs, s_, token_.position, j, n < far_, kv_head_);
+    distance_[a] = at.distance;
+    if (of_lane_ >= d_) return;
+    k_[a] = *reinterpret_cast<const uint4*>(at.key + of_lane_);
+    v_[a] = *reinterpret_cast<const uint4*>(at.value + of_lane_);
+  }
+
+  // Of kListed keys from next_ on, those that the token reads; how many.
+  FOVEA_DEVICE int list_keys(uint64_t own) const {
+    const uint32_t list = lists_ + warp_ * kListed * 4;
+    const int stop = next_ + kListed < end_ ? next_ + kListed : end_;
+    int count = 0;
+    sync_warp();  // the last list has been read
+    for (int first = next_; first < stop; first += 32) {
+      const int n = first + lane_, j = row_of(n);
+      bool reads = n < stop && j != s_.written;
+      if (reads) {
+        const int place = j + (n < far_ ? s_.far_shift : s_.near_shift);
+        reads = static_cast<int>(token_.position) - place < p_.window || place < p_.sinks ||
+                (s_.members[j] & own) != 0;
+      }
+      const uint32_t readers = ballot(reads);
+      if (reads)
+        store_shared(list + (count + popcount(readers & ((1u << lane_) - 1))) * 4,
+                     static_cast<uint32_t>(n));
+      count += popcount(readers);
+    }
+    sync_warp();
+    return count;
+  }
+  FOVEA_DEVICE void read_listed() {
+    const uint64_t own = s_.members[s_.written];
+    for (; next_ < end_; next_ += kAttentionWarps * kListed) {
+      const int count = list_keys(own);
+      for (int first = 0; first < count; first += kKeys * kKeysAhead) {
+#pragma unroll
+        for (int a = 0; a < kKeysAhead; ++a) {
+          const int at = first + a * kKeys + lane_ / kLanes;
+          const bool exists = at < count;
+          const uint32_t place = lists_ + (warp_ * kListed + (exists ? at : 0)) * 4;
+          load_key(a, static_cast<int>(load_shared(place)), exists);
+        }
+        add_keys();
+      }
     }
   }
 
@@ -356,7 +410,7 @@ class AttentionBlock {
   const int of_lane_ = lane_ % kLanes * 8;  // the lane's numbers of a head
   const uint32_t queries_ = shared_base(), token_key_ = queries_ + Shape::kHeads,
                  token_value_ = token_key_ + kWidth * 4, parts_ = token_key_ + Shape::kToken,
-                 last_ = parts_ + Shape::kParts;
+                 last_ = parts_ + Shape::kParts, lists_ = last_ + 64;
   int heads_, far_, next_, end_;  // heads of this block; keys: far ones, of the warp's next load
   uint4 k_[kKeysAhead], v_[kKeysAhead];
   int distance_[kKeysAhead];
@@ -365,11 +419,11 @@ class AttentionBlock {
   LaneSum sums_[kReps];
 };
 
-template <int kLanes, int kReps>
+template <int kLanes, int kReps, bool kGrouped>
 FOVEA_KERNEL(kAttentionThreads, 1)
 decode_attention_kernel(const __grid_constant__ DecodeAttentionParameters p) {
   start_dependents();
-  AttentionBlock<kLanes, kReps>(p).run();
+  AttentionBlock<kLanes, kReps, kGrouped>(p).run();
 }
 
 }  // namespace fovea::kernels::cuda

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -17,9 +18,13 @@ namespace {
 
 constexpr int64_t kMostHeadDim = 256;
 /// Keys of a part, at least, and blocks of attention that fill a GPU.
-constexpr int64_t kFewestKeys = 128, kBlocks = 512;
+constexpr int64_t kFewestKeys = 64, kBlocks = 512;
 /// Graphs that are kept: of every number of texts and of parts that occurred.
 constexpr int64_t kMostRecordings = 64;
+
+int small(int64_t x) {
+  return static_cast<int>(std::min<int64_t>(x, std::numeric_limits<int>::max()));
+}
 
 const uint16_t* bits(const void* x) { return static_cast<const uint16_t*>(x); }
 
@@ -148,10 +153,10 @@ class CudaDecoder final : public Decoder<BFloat16> {
 
   static SequenceNumbers numbers_of(const SequenceStep& s, const SequenceCache<BFloat16>& cache,
                                     std::vector<RunNumbers>& runs) {
-    const auto small = [](int64_t x) { return static_cast<int32_t>(x); };
     SequenceNumbers n{.keys = reinterpret_cast<uint16_t*>(cache.keys.at(0, 0, s.first)),
                       .values = reinterpret_cast<uint16_t*>(cache.values.at(0, 0, s.first)),
                       .temperature_sum = s.temperature_sum,
+                      .members = s.members,
                       .key_row = small(cache.keys.row),
                       .key_head = small(cache.keys.head),
                       .value_row = small(cache.values.row),
@@ -244,7 +249,8 @@ class CudaDecoder final : public Decoder<BFloat16> {
       StreamParameters in = stream_of(rows, x, begins);
       if (l > 0) join_feed_forward(m_.layers[l - 1], in);
       in.before = layer.attention_in;
-      in.temperature = layer.temperature, in.layer = static_cast<int>(l), in.tau = buffers_->tau;
+      in.temperature = layer.temperature, in.groups = layer.groups;
+      in.layer = static_cast<int>(l), in.tau = buffers_->tau;
       ProductParameters heads = of_stream(rows, buffers_->heads, heads_width_);
       heads.matrices[0] = matrix(layer.q), heads.matrices[1] = matrix(layer.k),
       heads.matrices[2] = matrix(layer.v);
@@ -300,6 +306,9 @@ class CudaDecoder final : public Decoder<BFloat16> {
                                 .q_length_factor = layer.q_length_factor,
                                 .eps = m_.eps,
                                 .rule = layer.rule,
+                                .grouped = layer.groups.present(),
+                                .window = small(layer.groups.window),
+                                .sinks = small(layer.groups.sinks),
                                 .splits = static_cast<int>(splits),
                                 .parts = buffers_->parts,
                                 .arrived = buffers_->arrived,
@@ -322,7 +331,7 @@ std::optional<std::string> why_not_layer(const DecoderLayer& layer) {
   for (const Projection* p :
        {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down})
     if (!plain_numbers(*p)) return "matrices that are not bfloat16";
-  if (layer.groups.present()) return "hard Focus";
+  if (layer.groups.present() && layer.groups.groups > 64) return "more than 64 groups";
   if (layer.caller_attends) return "attention that has no kernel of one token";
   if (layer.rule.gate.form != PairGate::Form::none) return "soft gates";
   if (layer.rule.dropout > 0.0f) return "dropout";

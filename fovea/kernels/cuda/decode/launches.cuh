@@ -2,16 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "fovea/kernels/cuda/decode/decode_attention.cuh"
+#include "fovea/kernels/cuda/decode/draw.cuh"
 #include "fovea/kernels/cuda/decode/launches.h"
 #include "fovea/kernels/cuda/decode/product.cuh"
 #include "fovea/kernels/cuda/launch.cuh"
 
 namespace fovea::kernels::cuda {
 
+/// Room of find_groups().
+inline int group_bytes(const TokenGroups& groups) {
+  return groups.present() ? 4 * static_cast<int>(groups.features + groups.groups) : 0;
+}
+
 int launch_stream(const StreamParameters& p, Stream stream) {
-  return launch_overlapped(stream_kernel, grid_of(p.rows, 1, 1), kDecodeThreads, 64 + 2 * p.width,
-                           stream, p);
+  return launch_overlapped(stream_kernel, grid_of(p.rows, 1, 1), kDecodeThreads,
+                           64 + 2 * p.width + group_bytes(p.groups), stream, p);
 }
 
 namespace {
@@ -25,7 +33,10 @@ int launch_tiles(const ProductParameters& p, Stream stream) {
   if (kGated) tiles /= 2;
   return launch_overlapped(product_kernel<kTiles, kGated, kFused>,
                            grid_of(tiles, (p.rows + Shape::kRows - 1) / Shape::kRows, 1),
-                           kDecodeThreads, static_cast<int>(Shape::shared(p.inputs)), stream, p);
+                           kDecodeThreads,
+                           static_cast<int>(Shape::shared(p.inputs)) +
+                               (kFused ? group_bytes(p.stream.groups) : 0),
+                           stream, p);
 }
 
 template <bool kGated>
@@ -45,8 +56,11 @@ int launch_lanes(const DecodeAttentionParameters& p, Stream stream) {
     return launch_overlapped(kernel, grid_of(p.splits, p.kv_heads * chunks, p.rows),
                              kAttentionThreads, DecodeAttentionShape<kLanes>::kShared, stream, p);
   };
-  if (group == 1) return with(decode_attention_kernel<kLanes, 1>, 1);
-  return with(decode_attention_kernel<kLanes, kAttentionHeads>, kAttentionHeads);
+  const auto of = [&]<bool kGrouped>(std::bool_constant<kGrouped>) {
+    if (group == 1) return with(decode_attention_kernel<kLanes, 1, kGrouped>, 1);
+    return with(decode_attention_kernel<kLanes, kAttentionHeads, kGrouped>, kAttentionHeads);
+  };
+  return p.grouped ? of(std::true_type()) : of(std::false_type());
 }
 
 }  // namespace
@@ -61,6 +75,11 @@ int launch_decode_attention(const DecodeAttentionParameters& p, Stream stream) {
   if (p.head_dim <= 64) return launch_lanes<8>(p, stream);
   if (p.head_dim <= 128) return launch_lanes<16>(p, stream);
   return launch_lanes<32>(p, stream);
+}
+
+int launch_draw(const DrawParameters& p, Stream stream) {
+  return launch(draw_kernel, grid_of(p.texts, 1, 1), kDrawThreads, draw_shared_bytes(p.tokens), stream,
+                p);
 }
 
 }  // namespace fovea::kernels::cuda

@@ -18,5 +18,6 @@ int launch_stream(const StreamParameters& p, Stream stream);
 /// `fused`: the input is made from p.stream by every block; p.x otherwise.
 int launch_product(const ProductParameters& p, bool fused, Stream stream);
 int launch_decode_attention(const DecodeAttentionParameters& p, Stream stream);
+int launch_draw(const DrawParameters& p, Stream stream);
 
 }  // namespace fovea::kernels::cuda

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "fovea/kernels/common/decoder.h"
+#include "fovea/kernels/common/token_draws.h"
 
 namespace fovea::kernels::cuda {
 
@@ -32,6 +33,7 @@ struct RunNumbers {
 struct SequenceNumbers {
   uint16_t *keys = nullptr, *values = nullptr;  ///< of key 0, which may be shared and not there
   double* temperature_sum = nullptr;
+  uint64_t* members = nullptr;  ///< of key 0 on
   int32_t key_row = 0, key_head = 0, value_row = 0, value_head = 0;  ///< strides
   int32_t written = 0;                                               ///< the new token's key
   int32_t far_begin = 0, far_end = 0, far_shift = 0;
@@ -62,7 +64,8 @@ struct StreamParameters {
   int width = 0, rows = 0;
   uint16_t* y = nullptr;  ///< before(sum) [rows][width], where it is not the product's own
   TokenTemperature temperature;
-  int layer = 0;         ///< whose temperature it is
+  TokenGroups groups;
+  int layer = 0;         ///< whose temperature and groups they are
   float* tau = nullptr;  ///< [rows]
 };
 
@@ -100,10 +103,20 @@ struct DecodeAttentionParameters {
   const float *q_gain = nullptr, *k_gain = nullptr, *q_length = nullptr;
   float q_length_factor = 1.0f, eps = 0.0f;
   ScoreParameters rule;     ///< tau: [rows]
+  bool grouped = false;     ///< of the keys, those of TokenGroups
+  int window = 0, sinks = 0;
   int splits = 1;           ///< of the keys
   float* parts = nullptr;   ///< [rows][heads][splits][d + 2]: sums, largest score, sum of weights
   int* arrived = nullptr;   ///< [rows][kv_heads][heads of a key head / 4]: zeros between launches
   uint16_t* out = nullptr;  ///< [rows][heads d]
+};
+
+struct DrawParameters {
+  const float* logits = nullptr;     ///< [texts][row]
+  const TokenDraw* draws = nullptr;  ///< [texts]
+  int32_t* chosen = nullptr;         ///< [texts]
+  int tokens = 0, texts = 0;
+  int64_t row = 0;
 };
 
 }  // namespace fovea::kernels::cuda

@@ -114,7 +114,8 @@ class ProductBlock {
     wait_for_previous();
     if constexpr (kFused) {
       for (int r = 0; r < here_; ++r)
-        stream_row(p_.stream, first_row_ + r, rows_ + r * row_bytes_, scratch_, blockIdx.x == 0);
+        stream_row(p_.stream, first_row_ + r, rows_ + r * row_bytes_, scratch_,
+                   rows_ + kMostFusedRows * row_bytes_, blockIdx.x == 0);
       sync_block();
     }
     for (int n = 0; n * kDecodeWarps < steps_; n += kAhead) {
