@@ -291,8 +291,8 @@ class TokenDrawing {
     const at::Tensor temperature =
         column([](const auto& d) { return d.temperature > 0 ? d.temperature : 1.0; });
     const at::Tensor sums = at::cumsum(at::softmax(l / temperature, 1), 1);
-    const at::Tensor before = sums.narrow(1, sums.size(1) - 1, 1) *
-                              column([](const auto& d) { return d.uniform; });
+    const at::Tensor before =
+        sums.narrow(1, sums.size(1) - 1, 1) * column([](const auto& d) { return d.uniform; });
     const at::Tensor drawn = (sums <= before).sum(1, /*keepdim=*/true).clamp_max(l.size(1) - 1);
     const at::Tensor draws_one = column([](const auto& d) { return d.temperature > 0; }) > 0;
     const at::Tensor token = at::where(draws_one, drawn, likeliest);

@@ -53,12 +53,9 @@ TEST_P(DeviceSampling, DrawsTheTokensOfTheCpu) {
 }
 
 TEST_P(DeviceSampling, TextsAreDrawnTogetherAsOneByOne) {
-  const std::vector<SamplingOptions> all{{.temperature = 0.0},
-                                         {.temperature = 0.9},
-                                         {.repetition_penalty = 1.4},
-                                         {.temperature = 1.7},
-                                         {.top_k = 5},
-                                         {.temperature = 0.3, .min_p = 0.1}};
+  const std::vector<SamplingOptions> all{
+      {.temperature = 0.0}, {.temperature = 0.9}, {.repetition_penalty = 1.4},
+      {.temperature = 1.7}, {.top_k = 5},         {.temperature = 0.3, .min_p = 0.1}};
   const auto texts = static_cast<int64_t>(all.size());
   const at::Tensor padded = random_logits(texts, 1300);
   for (const at::Device device : testing::all_devices()) {
@@ -70,9 +67,8 @@ TEST_P(DeviceSampling, TextsAreDrawnTogetherAsOneByOne) {
       together = alone;
       std::vector<Sampler*> samplers;
       for (Sampler& sampler : together) samplers.push_back(&sampler);
-      const at::Tensor there = here.is_same(rows)
-                                   ? padded.to(device).narrow(1, 0, 1290)
-                                   : here.narrow(0, 0, 1).to(device).expand_as(here);
+      const at::Tensor there = here.is_same(rows) ? padded.to(device).narrow(1, 0, 1290)
+                                                  : here.narrow(0, 0, 1).to(device).expand_as(here);
       for (int n = 0; n < 20; ++n) {
         const std::vector<DrawnToken> drawn = next_tokens(samplers, there);
         for (int64_t text = 0; text < texts; ++text)

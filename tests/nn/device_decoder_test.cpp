@@ -119,7 +119,8 @@ TEST_F(DeviceDecoder, SplitsLongTextsAndTakesManyHeadsAKeyHead) {
       s.focus.groups = 6, s.focus.top_k = top_k, s.focus.window = 20, s.focus.sinks = 3;
     });
   }
-  add("hard Focus in a window, learned temperature", [](ModelConfig&, AttentionSpec& s) {
+  add("hard Focus in a window, learned temperature", [](ModelConfig& c, AttentionSpec& s) {
+    c.attention.focus.windowed_layers = true;
     s.focus = hard_focus();
     s.temperature.kind = TemperatureSpec::Kind::learned;
     s.mask.window = 120;

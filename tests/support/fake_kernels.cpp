@@ -52,6 +52,11 @@ Problem reachable(Problem p) {
   return p;
 }
 
+TokenDraws reachable(TokenDraws draws) {
+  reach(draws.logits);
+  return draws;
+}
+
 void reach(RowNorm& norm) { reach(norm.weight), reach(norm.bias); }
 void reach(Projection& p) { reach(p.w.data), reach(p.bias); }
 
@@ -59,8 +64,9 @@ DecoderModel reachable(DecoderModel m) {
   for (DecoderLayer& l : m.layers) {
     for (RowNorm* norm : {&l.attention_in, &l.attention_out, &l.ffn_in, &l.ffn_out}) reach(*norm);
     for (Projection* p : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) reach(*p);
-    for (const float** x :
-         {&l.q_gain, &l.k_gain, &l.q_length, &l.temperature.weight, &l.temperature.bias})
+    for (const float** x : {&l.q_gain, &l.k_gain, &l.q_length, &l.temperature.weight,
+                            &l.temperature.bias, &l.groups.weight, &l.groups.mean,
+                            &l.groups.centroids, &l.groups.potentials, &l.groups.scale})
       reach(*x);
     reach(l.rule);
   }
@@ -90,7 +96,7 @@ class ReachingDecoder final : public Decoder<BFloat16> {
         c.shared = runs.back();
       }
       for (SequenceStep& s : sequences.emplace_back(layer.sequences.begin(), layer.sequences.end()))
-        reach(s.temperature_sum);
+        reach(s.temperature_sum), reach(s.members);
       layer.caches = caches.back(), layer.sequences = sequences.back();
     }
     DecoderStep<BFloat16> step{
@@ -116,6 +122,7 @@ Kernels reaching_kernels() {
   add(static_cast<Kernel<FocusBackward<BFloat16>>&>(all));
   add(static_cast<Kernel<MixingForward<BFloat16>>&>(all));
   add(static_cast<Kernel<MixingBackward<BFloat16>>&>(all));
+  add(static_cast<Kernel<TokenDraws>&>(all));
   static_cast<Decoders<BFloat16>&>(all) = {
       .make = [](DecoderModel m) -> std::unique_ptr<Decoder<BFloat16>> {
         return std::make_unique<ReachingDecoder>(std::move(m));

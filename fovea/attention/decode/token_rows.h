@@ -1,7 +1,7 @@
 // Rows that the compiled decoder reads and writes for the next token of every sequence, at one
 // layer (kernels/common/decoder.h). In form `decoder` they are rows of the cache: a run of them, or
-// with hard Focus on the CPU those that the token's groups choose (spec 11.5). In the other forms they are
-// rows of the tokens alone, which TokenStep or cached_attention() appends.
+// with hard Focus on the CPU those that the token's groups choose (spec 11.5). In the other forms
+// they are rows of the tokens alone, which TokenStep or cached_attention() appends.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

@@ -59,8 +59,8 @@ struct TokenTemperature {
 
 /// Groups of a token from the input y of its layer's attention (spec 11.1, U-14, U-24): the `top_k`
 /// largest of z.c_k / temperature + potential_k, where z = scale W_g (y - mean). Of the keys that
-/// its mask shows, a token reads those nearer than `window`, the first `sinks`, and those that share
-/// a group with it (11.5).
+/// its mask shows, a token reads those nearer than `window`, the first `sinks`, and those that
+/// share a group with it (11.5).
 struct TokenGroups {
   const float* weight = nullptr;      ///< W_g [features, width]; null: no Focus
   const float* mean = nullptr;        ///< [width]
@@ -105,8 +105,8 @@ struct DecoderModel {
   Activations activations = Activations::exact;  ///< as products with packed weights read them
 };
 
-/// Hard Focus on the CPU: which keys a token reads, once its groups are known (spec 11.5). Functions
-/// on an object of the caller, one a layer and step. A device's decoder chooses itself.
+/// Hard Focus on the CPU: which keys a token reads, once its groups are known (spec 11.5).
+/// Functions on an object of the caller, one a layer and step. A device's decoder chooses itself.
 struct KeyChoice {
   void* object = nullptr;
   /// The groups of each sequence's token, as bits. Called once, by one thread, while others write
@@ -144,7 +144,8 @@ struct SequenceStep {
   int64_t key_row = 0;  ///< of the new token, counted from `first`: it is written
   RowVisits seen;       ///< of the keys; with KeyChoice all
   double* temperature_sum = nullptr;  ///< form prefix: written; the one before it is read
-  uint64_t* members = nullptr;  ///< with groups on a device: of key 0 on; the new token's is written
+  uint64_t* members =
+      nullptr;  ///< with groups on a device: of key 0 on; the new token's is written
 };
 
 /// Keys and values that several sequences read: those of a sequence up to key `end`, from the run

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "fovea/kernels/common/contract.h"
+#include "fovea/kernels/common/turn_sums.h"
 
 namespace fovea::kernels {
 
@@ -69,7 +70,10 @@ struct FewKeysGradient {
   const float* dlse = nullptr;  ///< may be null: zeros
   FewQueries queries = FewQueries::shared;
   HeadRows<T> dq;
-  float* dtau = nullptr;               ///< [batch][heads][queries]; needs tau
+  float* dtau = nullptr;  ///< [batch][heads][queries]; needs tau
+  /// Where sums for dtau go instead: [batch][heads][queries][kTurnSums], added to. The caller knows
+  /// those of the other keys.
+  float* turns = nullptr;
   float *dk = nullptr, *dv = nullptr;  ///< [batch][kv_heads][keys][few_pitch(width)], written
 };
 

@@ -19,10 +19,10 @@ struct TokenDraw {
 
 /// One token of each of some texts. run() returns when they are known.
 struct TokenDraws {
-  const float* logits = nullptr;        ///< [texts][row], memory of the device
-  int64_t tokens = 0, row = 0;          ///< logits that count, and elements from row to row
-  std::span<const TokenDraw> texts;     ///< host
-  std::span<int32_t> chosen;            ///< host, one a text; -1 where a logit is NaN
+  const float* logits = nullptr;     ///< [texts][row], memory of the device
+  int64_t tokens = 0, row = 0;       ///< logits that count, and elements from row to row
+  std::span<const TokenDraw> texts;  ///< host
+  std::span<int32_t> chosen;         ///< host, one a text; -1 where a logit is NaN
 };
 
 }  // namespace fovea::kernels

@@ -17,8 +17,7 @@ namespace {
 
 Kernels all_kernels() {
   Kernels all;
-  const auto add = []<class Problem>(Kernel<Problem>& kernel,
-                                     std::string_view (*isa)()) {
+  const auto add = []<class Problem>(Kernel<Problem>& kernel, std::string_view (*isa)()) {
     kernel.run = [](const Problem& p) { cuda::run(p); };
     kernel.why_not = [](const Problem& p) { return cuda::why_not(p); };
     kernel.isa = isa;

@@ -17,6 +17,7 @@
 
 #include "fovea/kernels/cpu/grouped/grouped_memory.h"
 #include "fovea/kernels/cpu/pointwise/isolation.h"
+#include "fovea/kernels/cpu/pointwise/row_turns.h"
 
 namespace fovea::kernels {
 namespace {
@@ -67,7 +68,8 @@ class Backward {
         query_heads_(operands_.query_heads),
         queries_(round_up(s_.queries, kVisitTile)),
         parallel_(products(s_) > kParallelProducts),
-        memory_(problem, operands_) {
+        memory_(problem, operands_),
+        turns_(problem) {
     for (const GroupedPlan& plan : p_.plans)
       cuts_.push_back(memory_.cut(plan, Team::threads(parallel_)));
   }
@@ -95,6 +97,7 @@ class Backward {
       }
       run_units(units, of_threads, thread_floats);
     }
+    turns_.write_gradients();
   }
   bool finite() const { return !not_finite_; }
 
@@ -362,7 +365,8 @@ class Backward {
         if (alone)
           write_sums(unit, h, begin, stop, sums);
         else
-          std::copy_n(sums, (stop - begin) * memory_.dq_columns, memory_.kept_row(unit, index, h, begin));
+          std::copy_n(sums, (stop - begin) * memory_.dq_columns,
+                      memory_.kept_row(unit, index, h, begin));
       }
       window.written = stop;
     }
@@ -463,16 +467,14 @@ class Backward {
       scratch.end_row();
     }
     const int64_t global = unit.g * query_heads_ + rows.h;
-    const RowTemperature tau = temperature(unit, global, rows.begin);
     table_.join({.parts = scratch.parts.data(),
                  .part_begin = scratch.part_begin.data(),
                  .rows = rows.end - rows.begin,
                  .width = s_.head_dim,
                  .out = p_.dq.at(unit.b, global, rows.begin),
                  .out_row = p_.dq.row,
+                 .turns = turns_.at(unit.b, global, rows.begin),
                  .turn = key_.columns,
-                 .tau = tau.tau,
-                 .dtau = tau.dtau,
                  .not_finite = &not_finite_});
   }
 
@@ -480,7 +482,6 @@ class Backward {
   void write_sums(const Unit& unit, int64_t h, int64_t begin, int64_t end, const float* parts,
                   int64_t size = 0, int64_t count = 1) const {
     const int64_t global = unit.g * query_heads_ + h;
-    const RowTemperature tau = temperature(unit, global, begin);
     table_.query_gradient({.parts = parts,
                            .part_size = size,
                            .part_count = count,
@@ -489,28 +490,17 @@ class Backward {
                            .columns = memory_.dq_columns,
                            .dq = p_.dq.at(unit.b, global, begin),
                            .dq_row = p_.dq.row,
+                           .turns = turns_.at(unit.b, global, begin),
                            .turn = key_.columns,
-                           .tau = tau.tau,
-                           .dtau = tau.dtau,
                            .not_finite = &not_finite_});
   }
 
   // Rows of dQ without a far pass: every partition has a part of each.
   void sum_partitions(const Unit& unit, const RowTask& rows) const {
     const auto& sums = unit.partition_sums;
-    write_sums(unit, rows.h, rows.begin, rows.end, sums[0][rows.h] + rows.begin * memory_.dq_columns,
+    write_sums(unit, rows.h, rows.begin, rows.end,
+               sums[0][rows.h] + rows.begin * memory_.dq_columns,
                sums.size() > 1 ? sums[1][rows.h] - sums[0][rows.h] : 0, std::ssize(sums));
-  }
-
-  // Null without a temperature by row.
-  struct RowTemperature {
-    const float* tau = nullptr;
-    float* dtau = nullptr;
-  };
-  RowTemperature temperature(const Unit& unit, int64_t head, int64_t row) const {
-    if (p_.dtau == nullptr) return {};
-    return {p_.rule.tau + unit.b * s_.queries + row,
-            p_.dtau + (unit.b * s_.heads + head) * s_.queries + row};
   }
 
   // P of the sink is e^(z - lse), its value 0.
@@ -531,6 +521,7 @@ class Backward {
   const int64_t query_heads_, queries_;
   const bool parallel_;
   const GradientMemory<T> memory_;
+  mutable RowTurns<GroupedBackward<T>> turns_;
   std::vector<PartitionedPlan> cuts_;  // by plan
   mutable bool not_finite_ = false;    // some result is not; threads note it
 };

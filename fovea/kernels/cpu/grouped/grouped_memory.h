@@ -10,6 +10,7 @@
 
 #include "fovea/kernels/cpu/grouped/grouped_operands.h"
 #include "fovea/kernels/cpu/grouped/grouped_partitions.h"
+#include "fovea/kernels/cpu/pointwise/row_turns.h"
 
 namespace fovea::kernels {
 

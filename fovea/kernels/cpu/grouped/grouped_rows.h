@@ -40,16 +40,17 @@ void join_rows(const JoinRows<T>& p) {
     if (zero != 0.0f) note_not_finite(p.not_finite);
     T* to = p.out + r * p.out_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(total[c], to[c]);
-    if (p.tau == nullptr) continue;
-    float turn = 0.0f;
-    if (p.turn >= 0) {
-      for (int32_t n = begin; n < end; ++n) turn += p.parts[n][p.turn];
-    } else {
-      const T* q = p.q + r * p.q_row;
-#pragma omp simd reduction(+ : turn)
-      for (int64_t c = 0; c < p.width; ++c) turn += to_float(q[c]) * total[c];
+    for (int64_t i = 0; p.turns != nullptr && i < kTurnSums; ++i) {
+      float sum = 0.0f;
+      for (int32_t n = begin; n < end; ++n) sum += p.parts[n][p.turn + i];
+      p.turns[r * kTurnSums + i] = sum;
     }
-    p.dtau[r] = -turn / p.tau[r];
+    if (p.tau == nullptr) continue;
+    const T* q = p.q + r * p.q_row;
+    float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+    for (int64_t c = 0; c < p.width; ++c) dot += to_float(q[c]) * total[c];
+    p.dtau[r] = -dot / p.tau[r];
   }
 }
 

@@ -3,7 +3,7 @@
 //   per panel of queries:  S^T = K Q^T and dP^T = V dO^T (kRows keys x kPanel queries in registers)
 //                          P = 2^(logit - lse),  dS = P (dP - delta) * scale,  delta = dO.O - dlse
 //   every 4 panels:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
-//   with a gradient of tau: turn of a query += sum over keys of dS (K Q^T), in float32
+//   with a gradient of tau: kTurnSums of a query, in float32
 //
 // Keys are rows here, so P^T and dS^T are left operands as they are. For dQ, dS^T is read along its
 // columns; with bfloat16, two rows are first woven into pairs of keys. dK and dV are private to the
@@ -138,7 +138,8 @@ class BackwardKeys {
     panel_query_[depth_] = query;
     panel_row_[depth_] = query & b_.wrap;
     if (turns_)
-      for (float& turn : turn_) turn = 0.0f;
+      for (auto& sums : turn_)
+        for (float& sum : sums) sum = 0.0f;
     if constexpr (gated)
       queries_ = {b_.query_gates.first[query / kPanel], b_.query_gates.last[query / kPanel]};
     for (int g = 0; g < row_tiles_; ++g) {
@@ -297,6 +298,11 @@ class BackwardKeys {
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) {
         const Float dlog = s[r][v] - delta[v];
+        if (turns_) {
+          Float turn = load(p[r] + v * kLanes) * scale[v] * load(raw[r] + v * kLanes);
+          if (kind == Tile::general) turn = turn * load(slope[r] + v * kLanes);
+          add_turn(half + v, turn, load(p[r] + v * kLanes), s[r][v]);
+        }
         ds[v] = load(p[r] + v * kLanes) * dlog;
         if (gated && open) {
           float* const at = dz + r * kScorePitch<Single> + v * kLanes;
@@ -307,7 +313,6 @@ class BackwardKeys {
           ds[v] = ds[v] * load(slope[r] + v * kLanes);
         }
         ds[v] = ds[v] * scale[v];
-        if (turns_) add_turn(half + v, ds[v] * load(raw[r] + v * kLanes));
       }
       // dQ reads both halves.
       Word* const to = slopes + r * kScorePitch<P>;
@@ -327,12 +332,20 @@ class BackwardKeys {
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) store(raw[r] + v * kLanes, s[r][v]);
   }
-  FOVEA_INLINE void add_turn(int v, Float turn) {
-    store(turn_ + v * kLanes, load(turn_ + v * kLanes) + turn);
+  FOVEA_INLINE void add_turn(int v, Float turn, Float weight, Float dp) {
+    const auto add = [&](int n, Float x, Float y) FOVEA_ALWAYS {
+      float* const at = turn_[n] + v * kLanes;
+      store(at, x * y + load(at));
+    };
+    add(0, turn, dp);
+    add(1, turn, broadcast(1.0f));
+    add(2, weight, dp);
+    add(3, weight, broadcast(1.0f));
   }
   void add_turns() const {
     float* at = head_->dq + panel_row_[depth_] * b_.dq_columns + b_.key_width.columns;
-    for (int n = 0; n < kPanel; ++n, at += b_.dq_columns) *at += turn_[n];
+    for (int q = 0; q < kPanel; ++q, at += b_.dq_columns)
+      for (int64_t n = 0; n < kTurnSums; ++n) at[n] += turn_[n][q];
   }
 
   FOVEA_INLINE void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
@@ -578,9 +591,9 @@ class BackwardKeys {
   const BackwardHead* head_ = nullptr;
   int64_t keys_;
   int row_tiles_;
-  const bool banded_;  // tiles may be judged by their ends
-  const bool turns_;   // the gradient of tau is wanted
-  alignas(64) float turn_[kPanel];  // of the panel's queries
+  const bool banded_;                          // tiles may be judged by their ends
+  const bool turns_;                           // the gradient of tau is wanted
+  alignas(64) float turn_[kTurnSums][kPanel];  // of the panel's queries
   bool compared_ = false;
   Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
   float *dk_, *dv_;

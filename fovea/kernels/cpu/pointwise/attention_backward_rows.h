@@ -47,11 +47,12 @@ void query_gradient_rows(const QueryGradientRows<T>& p) {
     if (zero != 0.0f) note_not_finite(p.not_finite);
     T* to = p.dq + r * p.dq_row;
     for (int64_t c = 0; c < p.width; ++c) from_float(dq[c], to[c]);
-    if (p.tau == nullptr) continue;
-    float turn = 0.0f;
-    for (int64_t part = 0; part < p.part_count; ++part)
-      turn += p.parts[part * p.part_size + r * p.columns + p.turn];
-    p.dtau[r] = -turn / p.tau[r];
+    for (int64_t n = 0; p.turns != nullptr && n < kTurnSums; ++n) {
+      float sum = 0.0f;
+      for (int64_t part = 0; part < p.part_count; ++part)
+        sum += p.parts[part * p.part_size + r * p.columns + p.turn + n];
+      p.turns[r * kTurnSums + n] = sum;
+    }
   }
 }
 

@@ -15,6 +15,7 @@
 #include "fovea/kernels/cpu/pointwise/attention_ring_gradient.h"
 #include "fovea/kernels/cpu/pointwise/few_keys.h"
 #include "fovea/kernels/cpu/pointwise/isolation.h"
+#include "fovea/kernels/cpu/pointwise/row_turns.h"
 
 namespace fovea::kernels {
 namespace {
@@ -50,6 +51,7 @@ class Backward {
         queries_(round_up(s_.queries, kVisitTile)),
         parts_(partitions(s_.keys)),
         dq_columns_(query_columns(key_, p_.dtau != nullptr)),
+        turns_(problem),
         bias_(p_.dbias != nullptr ? p_.rule.bias_count : 0),
         gate_(gate_rule(p_.rule.gate)),
         key_gates_(gate_, p_.rule.gate.columns, p_.rule.gate.key, p_.rule.gate.key_batch, s_.batch,
@@ -68,7 +70,8 @@ class Backward {
         units.push_back(make_unit(n, buffer + (n - first) * floats));
       run_units(units);
     }
-    if (p_.few != nullptr) kernels::run(*p_.few);
+    if (p_.few != nullptr) kernels::run(turns_.few(*p_.few));
+    turns_.write_gradients();
   }
   bool finite() const { return !not_finite_; }
 
@@ -219,21 +222,18 @@ class Backward {
   void finish_queries(const Unit& unit, int64_t task, int64_t h) const {
     const int64_t global = unit.g * query_heads_ + h, begin = task * kQueryTask;
     const int64_t rows = std::min(begin + kQueryTask, s_.queries) - begin;
-    const bool tau = p_.dtau != nullptr;
     if (p_.dgate_query != nullptr) finish_query_gates(unit, begin, begin + rows, h);
-    table_.query_gradient(
-        {.parts = unit.dq[h] + begin * dq_columns_,
-         .part_size = queries_ * dq_columns_,
-         .part_count = parts_,
-         .rows = rows,
-         .width = s_.head_dim,
-         .columns = dq_columns_,
-         .dq = p_.dq.at(unit.b, global, begin),
-         .dq_row = p_.dq.row,
-         .turn = key_.columns,
-         .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
-         .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + begin : nullptr,
-         .not_finite = &not_finite_});
+    table_.query_gradient({.parts = unit.dq[h] + begin * dq_columns_,
+                           .part_size = queries_ * dq_columns_,
+                           .part_count = parts_,
+                           .rows = rows,
+                           .width = s_.head_dim,
+                           .columns = dq_columns_,
+                           .dq = p_.dq.at(unit.b, global, begin),
+                           .dq_row = p_.dq.row,
+                           .turns = turns_.at(unit.b, global, begin),
+                           .turn = key_.columns,
+                           .not_finite = &not_finite_});
   }
 
   // The query factors' gradient of some rows, summed over the partitions in their order.
@@ -276,7 +276,9 @@ class Backward {
   const AttentionSizes& s_;
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
-  const int64_t query_heads_, keys_, queries_, parts_, dq_columns_, bias_;
+  const int64_t query_heads_, keys_, queries_, parts_, dq_columns_;
+  mutable RowTurns<AttentionBackward<T>> turns_;
+  const int64_t bias_;
   const GateRule gate_;
   const GateRows key_gates_;
   const GateColumns query_gates_;

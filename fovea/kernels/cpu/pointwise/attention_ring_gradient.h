@@ -21,6 +21,7 @@
 #include "fovea/kernels/cpu/pointwise/attention_driver.h"
 #include "fovea/kernels/cpu/pointwise/attention_ring.h"
 #include "fovea/kernels/cpu/pointwise/few_keys_blocks.h"
+#include "fovea/kernels/cpu/pointwise/row_turns.h"
 
 namespace fovea::kernels {
 
@@ -38,6 +39,7 @@ class RingBackward {
         query_heads_(s_.heads / s_.kv_heads),
         queries_(round_up(s_.queries, kVisitTile)),
         dq_columns_(query_columns(key_, p_.dtau != nullptr)),
+        turns_(problem),
         rings_(rings) {
     for (const RowRing& ring : rings) {
       rows_ = std::max(rows_, ring.rows);
@@ -48,7 +50,8 @@ class RingBackward {
     }
     if (p_.few == nullptr) return;
     check_few_keys(p_.few->sizes);
-    few_.emplace(*p_.few, parts_);
+    few_problem_ = turns_.few(*p_.few);
+    few_.emplace(few_problem_, parts_);
   }
 
   void run() {
@@ -70,6 +73,7 @@ class RingBackward {
       run_units(units, parallel, memory + at_once * floats, thread_floats);
     }
     if (few_) few_->write_keys();
+    turns_.write_gradients();
   }
   bool finite() const { return !not_finite_; }
 
@@ -301,8 +305,7 @@ class RingBackward {
         float* const dq = walk.dq[h] + at * dq_columns_;
         std::fill_n(dq, table_.panel * dq_columns_, 0.0f);
         if (few_ && walk.packed < unit.ring->owned_end(part, queries_))
-          few_->add({unit.b, global, walk.packed, rows}, part, walk.scratch, dq, dq_columns_,
-                     p_.dtau != nullptr ? key_.columns : -1);
+          few_->add({unit.b, global, walk.packed, rows}, part, walk.scratch, dq, dq_columns_);
       }
     }
     const RowRing& ring = *unit.ring;
@@ -367,20 +370,17 @@ class RingBackward {
   void write_sums(const Unit& unit, int64_t h, int64_t row, int64_t rows, const float* parts,
                   int64_t size, int64_t count) const {
     const int64_t global = unit.g * query_heads_ + h;
-    const bool tau = p_.dtau != nullptr;
-    table_.query_gradient(
-        {.parts = parts,
-         .part_size = size,
-         .part_count = count,
-         .rows = rows,
-         .width = s_.head_dim,
-         .columns = dq_columns_,
-         .dq = p_.dq.at(unit.b, global, row),
-         .dq_row = p_.dq.row,
-         .turn = key_.columns,
-         .tau = tau ? p_.rule.tau + unit.b * s_.queries + row : nullptr,
-         .dtau = tau ? p_.dtau + (unit.b * s_.heads + global) * s_.queries + row : nullptr,
-         .not_finite = &not_finite_});
+    table_.query_gradient({.parts = parts,
+                           .part_size = size,
+                           .part_count = count,
+                           .rows = rows,
+                           .width = s_.head_dim,
+                           .columns = dq_columns_,
+                           .dq = p_.dq.at(unit.b, global, row),
+                           .dq_row = p_.dq.row,
+                           .turns = turns_.at(unit.b, global, row),
+                           .turn = key_.columns,
+                           .not_finite = &not_finite_});
   }
 
   // dK and dV of block 0: what its own rows give, then what every partition's rows give to sinks.
@@ -413,6 +413,8 @@ class RingBackward {
   const AttentionTable<T>& table_;
   const PackedWidth key_, value_;
   const int64_t query_heads_, queries_, dq_columns_;
+  mutable RowTurns<AttentionBackward<T>> turns_;
+  FewKeysGradient<T> few_problem_;
   const std::vector<RowRing>& rings_;
   int64_t rows_ = 0, kept_ = 0, parts_ = 1, shared_ = 0;
   mutable std::optional<FewGradient<T>> few_;  // threads add to parts of their own

@@ -12,6 +12,7 @@
 #include "fovea/kernels/common/bfloat16.h"
 #include "fovea/kernels/common/pair_gate.h"
 #include "fovea/kernels/common/tile_ranges.h"
+#include "fovea/kernels/common/turn_sums.h"
 #include "fovea/kernels/common/visits.h"
 #include "fovea/kernels/cpu/tile_sizes.h"
 
@@ -29,13 +30,6 @@ struct PackedWidth {
   int64_t pitch = 0;     ///< words of a row in layout `natural`
   int64_t columns = 0;   ///< columns in layout `rows` and of sums
 };
-
-/// Columns of sums for dq. The gradient of a temperature by rows needs the turn of a row, the sum of
-/// dS times its raw products, in column key.columns: q.dq would have dS as bfloat16 rounded it, and
-/// cancels where the temperature is sharp.
-constexpr int64_t query_columns(const PackedWidth& key, bool turns) {
-  return key.columns + (turns ? 16 : 0);  // whole vectors of every instruction set
-}
 
 template <class T>
 struct PanelSource {
@@ -218,7 +212,8 @@ struct BackwardBlock {
   bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
 
-/// Rows as sums of float32 rows, in order, and the gradient of tau: -turn / tau.
+/// Rows as sums of float32 rows, in order, and what the gradient of a temperature by rows needs:
+/// their kTurnSums, or -(q.row) / tau itself.
 template <class T>
 struct JoinRows {
   const float* const* parts = nullptr;
@@ -228,10 +223,11 @@ struct JoinRows {
   int64_t columns = 0;
   T* out = nullptr;
   int64_t out_row = 0;
-  int64_t turn = -1;     ///< column of the rows' turns; negative: they are q.row
-  const T* q = nullptr;  ///< where there is no such column
+  float* turns = nullptr;  ///< [rows][kTurnSums], of the parts' columns from `turn` on; null: none
+  int64_t turn = 0;
+  const T* q = nullptr;
   int64_t q_row = 0;
-  const float* tau = nullptr;  ///< null: no temperature per row
+  const float* tau = nullptr;  ///< null: no gradient from q
   float* dtau = nullptr;
   bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
@@ -247,7 +243,7 @@ struct DeltaRows {
   float *delta = nullptr, *lse2 = nullptr;
 };
 
-/// dq of some rows from its partitions, and the gradient of tau: -turn / tau.
+/// dq of some rows from its partitions, and their kTurnSums.
 template <class T>
 struct QueryGradientRows {
   const float* parts = nullptr;  ///< partition p at parts + p * part_size
@@ -255,9 +251,8 @@ struct QueryGradientRows {
   int64_t rows = 0, width = 0, columns = 0;
   T* dq = nullptr;
   int64_t dq_row = 0;
-  int64_t turn = 0;            ///< column of the rows' turns
-  const float* tau = nullptr;  ///< null: no temperature per row
-  float* dtau = nullptr;
+  float* turns = nullptr;  ///< [rows][kTurnSums], of the columns from `turn` on; null: none
+  int64_t turn = 0;
   bool* not_finite = nullptr;  ///< becomes true where a result is NaN or infinite
 };
 

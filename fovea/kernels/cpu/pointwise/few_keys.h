@@ -59,9 +59,9 @@ struct FewGradientRows {
   T* dq = nullptr;
   int64_t dq_row = 0;
   float* dq_sums = nullptr;            ///< if not null, added to instead of dq; rows as far apart
-  int64_t turn = -1;                   ///< column of dq_sums for the rows' turns, or negative
   float *dk = nullptr, *dv = nullptr;  ///< [keys][pitch], added to
   float* dtau = nullptr;
+  float* turns = nullptr;  ///< [rows][kTurnSums], added to
   float* memory = nullptr;
 };
 

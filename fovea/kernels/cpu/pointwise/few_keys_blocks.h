@@ -108,10 +108,9 @@ class FewGradient {
         of_values_(s_.keys * few_pitch(s_.value_dim)),
         sums_(static_cast<size_t>(s_.batch * s_.kv_heads * parts * (of_keys_ + of_values_))) {}
 
-  /// Gradients of shared queries are added to `dq_sums`, rows `sums_row` apart, if it is not null,
-  /// and their turns to column `turn` of it, unless negative.
+  /// Gradients of shared queries are added to `dq_sums`, rows `sums_row` apart, if it is not null.
   void add(const RowBlock& block, int64_t part, float* memory, float* dq_sums = nullptr,
-           int64_t sums_row = 0, int64_t turn = -1) {
+           int64_t sums_row = 0) {
     const auto [b, h, first, rows] = block;
     const int64_t row = (b * s_.heads + h) * s_.queries + first;
     const int64_t key_head = b * s_.kv_heads + h / (s_.heads / s_.kv_heads);
@@ -139,10 +138,10 @@ class FewGradient {
          .dq = in_sums ? nullptr : p_.dq.at(b, h, first),
          .dq_row = in_sums ? sums_row : p_.dq.row,
          .dq_sums = in_sums ? dq_sums : nullptr,
-         .turn = in_sums ? turn : -1,
          .dk = own,
          .dv = own + of_keys_,
-         .dtau = p_.dtau != nullptr && !in_sums ? p_.dtau + row : nullptr,
+         .dtau = p_.dtau != nullptr && p_.turns == nullptr ? p_.dtau + row : nullptr,
+         .turns = p_.turns != nullptr ? p_.turns + row * kTurnSums : nullptr,
          .memory = memory});
   }
 

@@ -283,6 +283,19 @@ FOVEA_INLINE void add_query_gradient(const FewGradientRows<T>& p, int64_t row, u
   if (sums == memory) narrow(memory, p.k.width, to);
 }
 
+// Adds key n to the rows' sums.
+FOVEA_INLINE void add_turns(const FewWeights& w, int32_t n, Float of_value,
+                            float (&sums)[kTurnSums][kLanes]) {
+  const Float p = load(w.weights[n]), turn = p * load(w.slopes[n]) * load(w.scaled[n]);
+  const Float addends[kTurnSums] = {turn * of_value, turn, p * of_value, p};
+  for (int64_t i = 0; i < kTurnSums; ++i) {
+    alignas(64) float x[kLanes];
+    store(x, addends[i]);
+    clear_others(w.readers[n], x);
+    store(sums[i], load(sums[i]) + load(x));
+  }
+}
+
 template <class T>
 void few_gradient(const FewGradientRows<T>& p) {
   const FlushDenormals flush;
@@ -293,7 +306,6 @@ void few_gradient(const FewGradientRows<T>& p) {
   float* const out = dout + kFewRows * value_pitch;
   FewWeights w;
   alignas(64) float slopes[kMostFewKeys][kLanes];  // of the products
-  const bool turns = p.dtau != nullptr || p.turn >= 0;
   for (int64_t first = 0; first < p.count; first += kLanes) {
     const int64_t rows = p.count - first < kLanes ? p.count - first : kLanes;
     const uint64_t* const seen = p.seen + first;
@@ -310,7 +322,8 @@ void few_gradient(const FewGradientRows<T>& p) {
     for (int64_t i = 0; p.rest != nullptr && i < rows; ++i)
       add_rest(p.rest + (first + i) * p.rest_row, p.v.width, out + i * value_pitch);
     w.fill_logits(q, p.k, seen, rows, p.soft_cap);
-    alignas(64) float lse[kLanes], less[kLanes], totals[kLanes], turn[kLanes] = {};
+    alignas(64) float lse[kLanes], less[kLanes], totals[kLanes], turn[kLanes] = {},
+                                                                 sums[kTurnSums][kLanes] = {};
     store(less, row_products(dout, value_pitch, out, value_pitch));
     for (int64_t i = 0; i < kLanes; ++i) {
       lse[i] = i < rows && seen[i] != 0 ? p.lse[first + i] : 0.0f;
@@ -321,12 +334,13 @@ void few_gradient(const FewGradientRows<T>& p) {
       const int32_t n = __builtin_ctzll(left);
       const Float of_value = row_products(dout, value_pitch, p.v.rows + n * value_pitch, 0);
       const Float ds = load(w.weights[n]) * (of_value - load(less)) * load(w.slopes[n]);
-      if (turns) {
+      if (p.dtau != nullptr) {
         alignas(64) float turned[kLanes];
         store(turned, ds * load(w.scaled[n]));
         clear_others(w.readers[n], turned);
         store(turn, load(turn) + load(turned));
       }
+      if (p.turns != nullptr) add_turns(w, n, of_value, sums);
       store(slopes[n], ds * load(w.scale));
       add_rows(slopes[n], q, w.readers[n], key_pitch, p.dk + n * key_pitch);
       add_rows(w.weights[n], dout, w.readers[n], value_pitch, p.dv + n * value_pitch);
@@ -334,7 +348,8 @@ void few_gradient(const FewGradientRows<T>& p) {
     for (int64_t i = 0; i < rows; ++i) {
       if (seen[i] == 0) continue;
       if (p.dtau != nullptr) p.dtau[first + i] -= turn[i] * w.scale[i];  // s = q.k / tau
-      if (p.turn >= 0) p.dq_sums[(first + i) * p.dq_row + p.turn] += turn[i];
+      for (int64_t n = 0; p.turns != nullptr && n < kTurnSums; ++n)
+        p.turns[(first + i) * kTurnSums + n] += sums[n][i];
       add_query_gradient(p, first + i, seen[i], &slopes[0][i], dq);
     }
   }

@@ -5,8 +5,8 @@
 // reads kKeys keys at a time, kLanes lanes each, 16 bytes a lane, and keeps softmax and sum of
 // values of its lanes' keys. The block that ends last adds the parts of all blocks.
 //
-// With groups of Focus (11.5) a warp lists which of kListed keys the token reads, from their
-// memberships, and reads those.
+// With groups of Focus (11.5) every block finds the token's groups from its features. A warp then
+// lists which of kListed keys the token reads, from their memberships, and reads those.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -131,7 +131,10 @@ class AttentionBlock {
   FOVEA_DEVICE void run() {
     // What the previous kernel does not make is read before it has ended: all keys but the token's.
     const LaneRotation<kWidth> rotation(p_, token_);
-    if constexpr (!kGrouped) load_keys();
+    if constexpr (kGrouped)
+      load_members();
+    else
+      load_keys();
     wait_for_previous();
     place_token(rotation);
     sync_block();
@@ -172,19 +175,67 @@ class AttentionBlock {
     v_[a] = *reinterpret_cast<const uint4*>(at.value + of_lane_);
   }
 
+  // Memberships of kListed keys from next_ on.
+  FOVEA_DEVICE void load_members() {
+#pragma unroll
+    for (int a = 0; a < kListed / 32; ++a) {
+      const int n = next_ + 32 * a + lane_, j = row_of(n);
+      members_[a] = n < end_ && j != s_.written ? s_.members[j] : 0;
+    }
+  }
+  // The groups of the token (TokenGroups), and its row of the memberships.
+  FOVEA_DEVICE uint64_t find_groups() const {
+    const TokenGroups& g = p_.groups;
+    const int features = static_cast<int>(g.features), groups = static_cast<int>(g.groups);
+    const float* const z = p_.features + static_cast<int64_t>(row_) * features;
+    for (int k = warp_; k < groups; k += kAttentionWarps) {
+      float score = 0.0f;
+#pragma unroll 4
+      for (int f = lane_; f < features; f += 32) score += z[f] * g.centroids[k * features + f];
+      score = warp_sum(score) * *g.scale / g.temperature;
+      if (lane_ == 0)
+        store_shared_float(parts_ + 4 * k,
+                           score + (g.potentials != nullptr ? g.potentials[k] : 0.0f));
+    }
+    sync_block();
+    uint64_t members = 0;
+    for (int n = 0; n < static_cast<int>(g.top_k); ++n)
+      members |= uint64_t{1} << best_group(members);
+    sync_block();  // parts_ will have sums
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) s_.members[s_.written] = members;
+    return members;
+  }
+  // The largest score of a group that is not taken, the first of several; a lane has two groups.
+  FOVEA_DEVICE int best_group(uint64_t taken) const {
+    const int groups = static_cast<int>(p_.groups.groups);
+    float top = -infinity(), best = 64.0f;
+    const auto take = [&](float score, float k) {
+      if (score > top || (score == top && k < best)) top = score, best = k;
+    };
+    for (int k = lane_; k < groups; k += 32)
+      if ((taken >> k & 1) == 0) take(load_shared_number(parts_ + 4 * k), static_cast<float>(k));
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      const float score = shuffle_xor(top, mask), k = shuffle_xor(best, mask);
+      take(score, k);
+    }
+    return static_cast<int>(best);
+  }
+
   // Of kListed keys from next_ on, those that the token reads; how many.
   FOVEA_DEVICE int list_keys(uint64_t own) const {
     const uint32_t list = lists_ + warp_ * kListed * 4;
     const int stop = next_ + kListed < end_ ? next_ + kListed : end_;
     int count = 0;
     sync_warp();  // the last list has been read
-    for (int first = next_; first < stop; first += 32) {
-      const int n = first + lane_, j = row_of(n);
+#pragma unroll
+    for (int a = 0; a < kListed / 32; ++a) {
+      const int n = next_ + 32 * a + lane_, j = row_of(n);
       bool reads = n < stop && j != s_.written;
       if (reads) {
         const int place = j + (n < far_ ? s_.far_shift : s_.near_shift);
-        reads = static_cast<int>(token_.position) - place < p_.window || place < p_.sinks ||
-                (s_.members[j] & own) != 0;
+        reads = token_.position - place < p_.groups.window || place < p_.groups.sinks ||
+                (members_[a] & own) != 0;
       }
       const uint32_t readers = ballot(reads);
       if (reads)
@@ -196,9 +247,11 @@ class AttentionBlock {
     return count;
   }
   FOVEA_DEVICE void read_listed() {
-    const uint64_t own = s_.members[s_.written];
-    for (; next_ < end_; next_ += kAttentionWarps * kListed) {
+    const uint64_t own = find_groups();
+    while (next_ < end_) {
       const int count = list_keys(own);
+      next_ += kAttentionWarps * kListed;
+      load_members();
       for (int first = 0; first < count; first += kKeys * kKeysAhead) {
 #pragma unroll
         for (int a = 0; a < kKeysAhead; ++a) {
@@ -414,6 +467,7 @@ class AttentionBlock {
   int heads_, far_, next_, end_;  // heads of this block; keys: far ones, of the warp's next load
   uint4 k_[kKeysAhead], v_[kKeysAhead];
   int distance_[kKeysAhead];
+  uint64_t members_[kGrouped ? kListed / 32 : 1];
   bool seen_[kKeysAhead];
   float q_[kReps][8], scale_;
   LaneSum sums_[kReps];

@@ -47,7 +47,10 @@ struct NumbersLayout {
 class CudaDecoder final : public Decoder<BFloat16> {
  public:
   explicit CudaDecoder(DecoderModel model)
-      : m_(std::move(model)), heads_width_((m_.heads + 2 * m_.kv_heads) * m_.head_dim) {}
+      : m_(std::move(model)), heads_width_((m_.heads + 2 * m_.kv_heads) * m_.head_dim) {
+    for (const DecoderLayer& layer : m_.layers)
+      most_features_ = std::max(most_features_, layer.groups.features);
+  }
 
   void run(const DecoderStep<BFloat16>& step) override {
     const int64_t rows = std::ssize(step.tokens);
@@ -76,6 +79,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
       out = memory.take<uint16_t>(rows * m.heads * m.head_dim);
       inner = memory.take<uint16_t>(rows * m.ffn_width);
       tau = memory.take<float>(rows);
+      features = memory.take<float>(rows * of.most_features_);
       parts = memory.take<float>(rows * m.heads * kMostSplits * (m.head_dim + 2));
       arrived = memory.take<int>(rows * m.heads);
     }
@@ -85,6 +89,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
              Scratch::room<uint16_t>(rows * of.heads_width_) +
              Scratch::room<uint16_t>(rows * m.heads * m.head_dim) +
              Scratch::room<uint16_t>(rows * m.ffn_width) + Scratch::room<float>(rows) +
+             Scratch::room<float>(rows * of.most_features_) +
              Scratch::room<float>(rows * m.heads * kMostSplits * (m.head_dim + 2)) +
              Scratch::room<int>(rows * m.heads);
     }
@@ -94,7 +99,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
     char* numbers = nullptr;
     uint16_t *streams[2] = {}, *y = nullptr, *mixed = nullptr, *ffn = nullptr, *heads = nullptr,
              *out = nullptr, *inner = nullptr;
-    float *tau = nullptr, *parts = nullptr;
+    float *tau = nullptr, *features = nullptr, *parts = nullptr;
     int* arrived = nullptr;
   };
 
@@ -249,11 +254,11 @@ class CudaDecoder final : public Decoder<BFloat16> {
       StreamParameters in = stream_of(rows, x, begins);
       if (l > 0) join_feed_forward(m_.layers[l - 1], in);
       in.before = layer.attention_in;
-      in.temperature = layer.temperature, in.groups = layer.groups;
-      in.layer = static_cast<int>(l), in.tau = buffers_->tau;
+      in.temperature = layer.temperature, in.layer = static_cast<int>(l), in.tau = buffers_->tau;
       ProductParameters heads = of_stream(rows, buffers_->heads, heads_width_);
       heads.matrices[0] = matrix(layer.q), heads.matrices[1] = matrix(layer.k),
       heads.matrices[2] = matrix(layer.v);
+      heads.groups = layer.groups, heads.features = buffers_->features;
       multiply_stream(heads, in, stream);
       attend(l, rows, splits, stream);
       multiply(buffers_->out, m_.heads * m_.head_dim, layer.o, rows, buffers_->mixed, stream);
@@ -306,9 +311,8 @@ class CudaDecoder final : public Decoder<BFloat16> {
                                 .q_length_factor = layer.q_length_factor,
                                 .eps = m_.eps,
                                 .rule = layer.rule,
-                                .grouped = layer.groups.present(),
-                                .window = small(layer.groups.window),
-                                .sinks = small(layer.groups.sinks),
+                                .groups = layer.groups,
+                                .features = buffers_->features,
                                 .splits = static_cast<int>(splits),
                                 .parts = buffers_->parts,
                                 .arrived = buffers_->arrived,
@@ -319,6 +323,7 @@ class CudaDecoder final : public Decoder<BFloat16> {
 
   const DecoderModel m_;
   const int64_t heads_width_;
+  int64_t most_features_ = 0;
   std::unique_ptr<Buffers> buffers_;
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<Recording>> recordings_;  // rows, splits
 };

@@ -44,7 +44,8 @@ class DrawBlock {
     const float factor = static_cast<float>(sharpness < 1e30 ? sharpness : 1e30);
     const int first = static_cast<int>(threadIdx.x) * each_;
     float sum = 0.0f;
-    for (int n = first; n < first + each_ && n < p_.tokens; ++n) sum += weight(n, top.logit, factor);
+    for (int n = first; n < first + each_ && n < p_.tokens; ++n)
+      sum += weight(n, top.logit, factor);
     store_shared_float(sums_ + threadIdx.x * 4, sum);
     sync_block();
     if (threadIdx.x < 32) walk(top, factor);

@@ -18,7 +18,8 @@ void run(const TokenDraws& draws) {
   require<ShapeError>(draws.tokens > 0 && std::ssize(draws.chosen) == texts, "draws",
                       "expected logits and a place for each of {} tokens; got {} and {}", texts,
                       draws.tokens, draws.chosen.size());
-  if (const auto why = why_not(draws)) fail<UnsupportedError>("draws", "no kernel draws of {}", *why);
+  if (const auto why = why_not(draws))
+    fail<UnsupportedError>("draws", "no kernel draws of {}", *why);
   if (texts == 0) return;
   Scratch memory(Scratch::room<TokenDraw>(texts) + Scratch::room<int32_t>(texts));
   auto* const there = memory.take<TokenDraw>(texts);

@@ -12,31 +12,24 @@
 
 namespace fovea::kernels::cuda {
 
-/// Room of find_groups().
-inline int group_bytes(const TokenGroups& groups) {
-  return groups.present() ? 4 * static_cast<int>(groups.features + groups.groups) : 0;
-}
-
 int launch_stream(const StreamParameters& p, Stream stream) {
-  return launch_overlapped(stream_kernel, grid_of(p.rows, 1, 1), kDecodeThreads,
-                           64 + 2 * p.width + group_bytes(p.groups), stream, p);
+  return launch_overlapped(stream_kernel, grid_of(p.rows, 1, 1), kDecodeThreads, 64 + 2 * p.width,
+                           stream, p);
 }
 
 namespace {
 
 template <int kTiles, bool kGated, bool kFused>
-int launch_tiles(const ProductParameters& p, Stream stream) {
+int launch_tiles(ProductParameters p, Stream stream) {
   using Shape = ProductShape<kTiles, kGated, kFused>;
-  int64_t tiles = 0;
   for (const ProductMatrix& m : p.matrices)
-    tiles += (m.outputs + kProductOutputs - 1) / kProductOutputs;
-  if (kGated) tiles /= 2;
+    p.tiles += (m.outputs + kProductOutputs - 1) / kProductOutputs;
+  if (kGated) p.tiles /= 2;
+  const int64_t features = p.groups.present() ? p.groups.features : 0,
+                blocks = p.tiles + (features + kDecodeWarps - 1) / kDecodeWarps;
   return launch_overlapped(product_kernel<kTiles, kGated, kFused>,
-                           grid_of(tiles, (p.rows + Shape::kRows - 1) / Shape::kRows, 1),
-                           kDecodeThreads,
-                           static_cast<int>(Shape::shared(p.inputs)) +
-                               (kFused ? group_bytes(p.stream.groups) : 0),
-                           stream, p);
+                           grid_of(blocks, (p.rows + Shape::kRows - 1) / Shape::kRows, 1),
+                           kDecodeThreads, static_cast<int>(Shape::shared(p.inputs)), stream, p);
 }
 
 template <bool kGated>
@@ -60,7 +53,7 @@ int launch_lanes(const DecodeAttentionParameters& p, Stream stream) {
     if (group == 1) return with(decode_attention_kernel<kLanes, 1, kGrouped>, 1);
     return with(decode_attention_kernel<kLanes, kAttentionHeads, kGrouped>, kAttentionHeads);
   };
-  return p.grouped ? of(std::true_type()) : of(std::false_type());
+  return p.groups.present() ? of(std::true_type()) : of(std::false_type());
 }
 
 }  // namespace
@@ -78,8 +71,8 @@ int launch_decode_attention(const DecodeAttentionParameters& p, Stream stream) {
 }
 
 int launch_draw(const DrawParameters& p, Stream stream) {
-  return launch(draw_kernel, grid_of(p.texts, 1, 1), kDrawThreads, draw_shared_bytes(p.tokens), stream,
-                p);
+  return launch(draw_kernel, grid_of(p.texts, 1, 1), kDrawThreads, draw_shared_bytes(p.tokens),
+                stream, p);
 }
 
 }  // namespace fovea::kernels::cuda

@@ -33,7 +33,7 @@ struct RunNumbers {
 struct SequenceNumbers {
   uint16_t *keys = nullptr, *values = nullptr;  ///< of key 0, which may be shared and not there
   double* temperature_sum = nullptr;
-  uint64_t* members = nullptr;  ///< of key 0 on
+  uint64_t* members = nullptr;                                       ///< of key 0 on
   int32_t key_row = 0, key_head = 0, value_row = 0, value_head = 0;  ///< strides
   int32_t written = 0;                                               ///< the new token's key
   int32_t far_begin = 0, far_end = 0, far_shift = 0;
@@ -64,8 +64,7 @@ struct StreamParameters {
   int width = 0, rows = 0;
   uint16_t* y = nullptr;  ///< before(sum) [rows][width], where it is not the product's own
   TokenTemperature temperature;
-  TokenGroups groups;
-  int layer = 0;         ///< whose temperature and groups they are
+  int layer = 0;         ///< whose temperature it is
   float* tau = nullptr;  ///< [rows]
 };
 
@@ -84,10 +83,14 @@ struct ProductParameters {
   const uint16_t* x = nullptr;  ///< [rows][inputs], of the other
   ProductMatrix matrices[3];
   int inputs = 0, rows = 0;
+  int tiles = 0;  ///< blocks of outputs; those behind them are of features (of the launch)
   ProductEnd end = ProductEnd::narrow;
   Activation activation = Activation::silu;
   uint16_t* y = nullptr;  ///< [rows][y_stride]
   int y_stride = 0;
+  /// The features of hard Focus as further outputs, before their scale.
+  TokenGroups groups;
+  float* features = nullptr;  ///< [rows][groups.features]
 };
 
 /// Parts that the keys of one sequence are cut into, at most.
@@ -102,10 +105,10 @@ struct DecodeAttentionParameters {
   HeadNorm head_norm = HeadNorm::none;
   const float *q_gain = nullptr, *k_gain = nullptr, *q_length = nullptr;
   float q_length_factor = 1.0f, eps = 0.0f;
-  ScoreParameters rule;     ///< tau: [rows]
-  bool grouped = false;     ///< of the keys, those of TokenGroups
-  int window = 0, sinks = 0;
-  int splits = 1;           ///< of the keys
+  ScoreParameters rule;             ///< tau: [rows]
+  TokenGroups groups;               ///< a token reads what they show it, if present
+  const float* features = nullptr;  ///< [rows][groups.features]
+  int splits = 1;                   ///< of the keys
   float* parts = nullptr;   ///< [rows][heads][splits][d + 2]: sums, largest score, sum of weights
   int* arrived = nullptr;   ///< [rows][kv_heads][heads of a key head / 4]: zeros between launches
   uint16_t* out = nullptr;  ///< [rows][heads d]

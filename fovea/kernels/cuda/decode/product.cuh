@@ -109,15 +109,10 @@ class ProductBlock {
   }
 
   FOVEA_DEVICE void run() {
+    if (static_cast<int>(blockIdx.x) >= p_.tiles) return find_features();
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) load(n, n);
-    wait_for_previous();
-    if constexpr (kFused) {
-      for (int r = 0; r < here_; ++r)
-        stream_row(p_.stream, first_row_ + r, rows_ + r * row_bytes_, scratch_,
-                   rows_ + kMostFusedRows * row_bytes_, blockIdx.x == 0);
-      sync_block();
-    }
+    take_input();
     for (int n = 0; n * kDecodeWarps < steps_; n += kAhead) {
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
@@ -133,6 +128,40 @@ class ProductBlock {
   }
 
  private:
+  FOVEA_DEVICE void take_input() const {
+    wait_for_previous();
+    if constexpr (kFused) {
+      for (int r = 0; r < here_; ++r)
+        stream_row(p_.stream, first_row_ + r, rows_ + r * row_bytes_, scratch_, blockIdx.x == 0);
+      sync_block();
+    }
+  }
+
+  // A warp has a feature: W_g (y - mean) (TokenGroups).
+  FOVEA_DEVICE void find_features() const {
+    const TokenGroups& g = p_.groups;
+    const int f = (static_cast<int>(blockIdx.x) - p_.tiles) * kDecodeWarps + warp_;
+    const auto* const weight =
+        reinterpret_cast<const float2*>(g.weight + f * static_cast<int64_t>(p_.inputs));
+    const auto* const mean = reinterpret_cast<const float2*>(g.mean);
+    take_input();
+    if (f >= static_cast<int>(g.features)) return;
+    for (int r = 0; r < here_; ++r) {
+      float product = 0.0f;
+#pragma unroll 8
+      for (int n = threadIdx.x % 32; n < p_.inputs / 2; n += 32) {
+        const float2 x = unpack(load_pair(r, n)), m = mean[n], w = weight[n];
+        product += (x.x - m.x) * w.x + (x.y - m.y) * w.y;
+      }
+      product = warp_sum(product);
+      if (threadIdx.x % 32 == 0) p_.features[(first_row_ + r) * g.features + f] = product;
+    }
+  }
+  FOVEA_DEVICE uint32_t load_pair(int r, int n) const {
+    if constexpr (kFused) return load_shared(rows_ + r * row_bytes_ + 4 * n);
+    return reinterpret_cast<const uint32_t*>(p_.x +
+                                             static_cast<int64_t>(first_row_ + r) * p_.inputs)[n];
+  }
   FOVEA_DEVICE const ProductMatrix& matrix(int m) const {
     return kGated ? p_.matrices[m] : *tile_.matrix;
   }

@@ -85,52 +85,9 @@ FOVEA_DEVICE void find_tau(const StreamParameters& p, int r, uint32_t y, uint32_
   if (threadIdx.x == 0) p.tau[r] = tau;
 }
 
-/// The groups of a row from its norm y (TokenGroups), by all threads; `room` for its features and
-/// scores. A warp has a feature.
-FOVEA_DEVICE void find_groups(const StreamParameters& p, int r, uint32_t y, uint32_t room) {
-  const TokenGroups& g = p.groups;
-  const int features = static_cast<int>(g.features), groups = static_cast<int>(g.groups);
-  const uint32_t scores = room + 4 * features;
-  sync_block();  // other threads have written y
-  for (int f = threadIdx.x / 32; f < features; f += kDecodeWarps) {
-    const float* const weight = g.weight + static_cast<int64_t>(f) * p.width;
-    float product = 0.0f;
-    for (int n = threadIdx.x % 32; n < p.width / 2; n += 32) {
-      const float2 x = unpack(load_shared(y + n * 4));
-      product += (x.x - g.mean[2 * n]) * weight[2 * n] + (x.y - g.mean[2 * n + 1]) * weight[2 * n + 1];
-    }
-    product = warp_sum(product);
-    if (threadIdx.x % 32 == 0) store_shared_float(room + 4 * f, product);
-  }
-  sync_block();
-  for (int k = threadIdx.x; k < groups; k += kDecodeThreads) {
-    float score = 0.0f;
-    for (int f = 0; f < features; ++f)
-      score += load_shared_number(room + 4 * f) * g.centroids[k * g.features + f];
-    score = score * *g.scale / g.temperature + (g.potentials != nullptr ? g.potentials[k] : 0.0f);
-    store_shared_float(scores + 4 * k, score);
-  }
-  sync_block();
-  if (threadIdx.x != 0) return;
-  uint64_t members = 0;
-  for (int n = 0; n < static_cast<int>(g.top_k); ++n) {
-    int best = -1;
-    float top = 0.0f;
-    for (int k = 0; k < groups; ++k) {
-      const float score = load_shared_number(scores + 4 * k);
-      if ((members >> k & 1) != 0 || (best >= 0 && score <= top)) continue;
-      best = k, top = score;
-    }
-    members |= uint64_t{1} << best;
-  }
-  const SequenceNumbers& s = p.step->sequences[p.layer * p.rows + r];
-  s.members[s.written] = members;
-}
-
-/// Row r: the sum goes to `p.sum` where `keeps`, its norm to shared memory at `row`; `room` is that
-/// of find_groups().
+/// Row r: the sum goes to `p.sum` where `keeps`, its norm to shared memory at `row`.
 FOVEA_DEVICE void stream_row(const StreamParameters& p, int r, uint32_t row, uint32_t scratch,
-                             uint32_t room, bool keeps) {
+                             bool keeps) {
   const auto pairs_of = [&](const uint16_t* x) {
     return reinterpret_cast<const uint32_t*>(x + static_cast<int64_t>(r) * p.width);
   };
@@ -164,16 +121,15 @@ FOVEA_DEVICE void stream_row(const StreamParameters& p, int r, uint32_t row, uin
   });
   norm_row(p.before, p.eps, p.width, row, scratch);
   if (keeps && p.temperature.bias != nullptr) find_tau(p, r, row, scratch);
-  if (keeps && p.groups.weight != nullptr) find_groups(p, r, row, room);
 }
 
 /// A block a row: for steps of many rows, where blocks of products would do it again and again.
 FOVEA_KERNEL(kDecodeThreads, 1) stream_kernel(const __grid_constant__ StreamParameters p) {
   start_dependents();
   wait_for_previous();
-  const uint32_t scratch = shared_base(), row = scratch + 64, room = row + 2 * p.width;
+  const uint32_t scratch = shared_base(), row = scratch + 64;
   const int r = blockIdx.x;
-  stream_row(p, r, row, scratch, room, true);
+  stream_row(p, r, row, scratch, true);
   auto* const y = reinterpret_cast<uint32_t*>(p.y + static_cast<int64_t>(r) * p.width);
   each_pair(p.width, [&](int n) { y[n] = load_shared(row + n * 4); });
 }
