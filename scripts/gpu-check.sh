@@ -8,8 +8,8 @@
 #   sanitizers        compute-sanitizer memcheck and racecheck on small cases
 #   rows              times beside torch's attention and compiled FlexAttention
 #   program           tests and speeds of the program, where FOVEA_PROGRAM_BIN names a folder with attention_test, nn_test,
-#                     fovea and train_step_worker (torch's libraries on LD_LIBRARY_PATH); decoding where FOVEA_MODEL names
-#                     a folder with config.json and tokenizer.json, whose weights are drawn
+#                     infer_test, fovea and train_step_worker (torch's libraries on LD_LIBRARY_PATH); decoding where
+#                     FOVEA_MODEL names a folder with config.json and tokenizer.json, whose weights are drawn
 # Logs go to FOLDER (build/gpu-check); the table comes last and is gpu-<card>.json there and in benchmarks/results/.
 # Exits 1 if a result is wrong or a part failed.
 #
@@ -65,11 +65,12 @@ bin=${FOVEA_PROGRAM_BIN:-}
 if [ -n "$bin" ]; then
   part attention-tests 60 env OMP_NUM_THREADS=4 "$bin/attention_test" --gtest_filter='Device*'
   part model-tests 90 env OMP_NUM_THREADS=4 "$bin/nn_test" --gtest_filter='DeviceDecoder*:ModelDevice*'
+  part draw-tests 30 env OMP_NUM_THREADS=4 "$bin/infer_test" --gtest_filter='*DeviceSampling*'
   part systems 55 "$python" benchmarks/train_systems.py --device cuda --worker "$bin/train_step_worker" --kind "$card" --rounds 5
   part step 45 "$python" benchmarks/train_step.py --device cuda --python "$(command -v "$python")" --kind "$card" \
     --worker "$bin/train_step_worker" --models 30m,124m --dtypes bfloat16 --pairs 9 --budget 8 --no-memory
   if [ -n "${FOVEA_MODEL:-}" ]; then
-    part decode 90 "$python" benchmarks/gpu_decode.py "$FOVEA_MODEL" --random 0 --program "$bin/fovea" \
+    part decode 150 "$python" benchmarks/gpu_decode.py "$FOVEA_MODEL" --random 0 --program "$bin/fovea" --focus 16384 \
       --output "$folder/gpu-decode-$card.json"
   fi
 fi
@@ -77,7 +78,7 @@ fi
 for file in gpu gpu-mixing gpu-decode; do
   [ ! -f "$folder/$file-$card.json" ] || cp "$folder/$file-$card.json" benchmarks/results/
 done
-for name in mixing check memcheck racecheck rows attention-tests model-tests systems step decode; do
+for name in mixing check memcheck racecheck rows attention-tests model-tests draw-tests systems step decode; do
   [ ! -f "$folder/$name.log" ] || { echo "== $name"; tail -n 60 "$folder/$name.log"; }
 done
 [ ${#failed[@]} -eq 0 ] || { say "failed: ${failed[*]}"; exit 1; }
