@@ -53,6 +53,15 @@ def prompts(model: pathlib.Path, count: int, length: int) -> list[str]:
     return [tokenizer.decode(ids[n * 97 % (len(ids) - length):][:length]) for n in range(count)]
 
 
+def figure(command: list[str], pattern: str) -> float:
+    """The last number of that form that a run of the program says."""
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    found = re.findall(pattern, done.stderr)
+    if done.returncode or not found:
+        sys.exit(f"[gpu] {' '.join(command)}: exit {done.returncode}\n{done.stderr[-500:]}")
+    return float(found[-1])
+
+
 def ours(program: str, model: pathlib.Path, batch: int, prompt: int, tokens: int) -> float:
     common = [program, "generate", str(model), "--device", "cuda", "--temperature", "0", "--max-tokens", str(tokens)]
     with tempfile.TemporaryDirectory() as folder:
@@ -64,11 +73,7 @@ def ours(program: str, model: pathlib.Path, batch: int, prompt: int, tokens: int
         else:
             file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
             command = [*common, "--prompts", str(file), "--batch", str(batch)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    found = re.findall(r"\(([0-9.]+) tokens/s\)", done.stderr)
-    if done.returncode or not found:
-        sys.exit(f"[gpu] {' '.join(command)}: exit {done.returncode}\n{done.stderr[-500:]}")
-    return float(found[-1])
+        return figure(command, r"\(([0-9.]+) tokens/s\)")
 
 
 def theirs(model: pathlib.Path, batch: int, prompt: int, tokens: int, compiled: bool) -> float:
@@ -107,17 +112,15 @@ def focus_row(program: str, keys: int, batch: int, tokens: int, device: str = "c
             folder = pathlib.Path(name)
             model = one_step_model(program, folder, focus)
             text = pathlib.Path(torch.__file__).parent.joinpath("nn/functional.py").read_text().encode()[:keys].decode(errors="ignore")
-            lines = "".join(json.dumps({"prompt": text[n:] + text[:n]}) + "\n" for n in range(batch))
-            seconds = {}
-            for count in (1, tokens):  # the difference leaves the prompts out
-                (folder / "prompts.jsonl").write_text(lines)
-                command = [program, "generate", str(model), "--device", device, "--dtype", "bfloat16", "--temperature", "0", "--max-tokens",
-                           str(count), "--context", str(keys + tokens + 1), "--prompts", str(folder / "prompts.jsonl"), "--batch", str(batch)]
-                done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-                found = re.findall(r" in ([0-9.]+) s ", done.stderr)
-                if done.returncode or not found:
-                    sys.exit(f"[gpu] {' '.join(command)}: exit {done.returncode}\n{done.stderr[-500:]}")
-                seconds[count] = float(found[-1])
+            common = [program, "generate", str(model), "--device", device, "--dtype", "bfloat16", "--temperature", "0",
+                      "--context", str(keys + tokens + 1)]
+            if batch == 1:  # the program's own figure leaves the prompt out
+                (folder / "prompt.txt").write_text(text)
+                speeds[focus] = figure([*common, "--max-tokens", str(tokens), "--file", str(folder / "prompt.txt")], r"\(([0-9.]+) tokens/s\)")
+                continue
+            (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text[n:] + text[:n]}) + "\n" for n in range(batch)))
+            seconds = {count: figure([*common, "--max-tokens", str(count), "--prompts", str(folder / "prompts.jsonl"), "--batch", str(batch)],
+                                     r" in ([0-9.]+) s ") for count in (1, tokens)}  # the difference leaves the prompts out
             speeds[focus] = round(batch * (tokens - 1) / (seconds[tokens] - seconds[1]), 1)
     return {"name": f"hard Focus, 8 layers, {batch} texts behind {keys} keys, tokens/s", "ours": speeds[True], "goal": None,
             "full_attention": speeds[False]}
