@@ -169,12 +169,13 @@ class LayerMechanisms:
             temperature=spec["temperature"], top_k=spec["top_k"])
         gate = spec["gate"] if self.focus_mode == "configured" else self.focus_mode
         strength = layer.log_strength.clamp(max=math.log(1e4)).exp() if hasattr(layer, "log_strength") else spec["strength"]
-        return Focus(shares, members, gate, spec["window"], spec["sinks"], strength, spec["threshold"], spec["epsilon"])
+        return Focus(shares, members, gate, spec["window"], spec["sinks"], strength, spec["threshold"], spec["epsilon"],
+                     spec["top_k"])
 
 
 def _mean(z: Tensor, given: dict, prefix: bool) -> Tensor:
     """The mean of the tokens so far, or of all; padding does not count."""
-    real = torch.ones_like(z) if "documents" not in given else (given["documents"].keys != PADDING).to(z.dtype).expand_as(z)
+    real = torch.ones_like(z) if "documents" not in given else (given["documents"].keys != PADDING).to(z).expand_as(z)
     if not prefix:
         return ((z * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)).expand_as(z)
     return (z * real).cumsum(1) / real.cumsum(1).clamp(min=1)
