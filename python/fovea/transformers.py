@@ -25,10 +25,6 @@ from ._settings import Documents
 NAME = "fovea"
 
 
-# AutoModelForCausalLM loads models of `model_type: fovea` from here on.
-_model.register()
-
-
 def register() -> None:
     """Makes the name known; may be called again. Models that are loaded with it compute attention by `fovea.attention`."""
     AttentionInterface.register(NAME, attention_forward)
@@ -136,5 +132,12 @@ def attention_forward(
     if (mechanisms := getattr(module, "fovea", None)) is not None:
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
         settings |= mechanisms.settings(module, query, key.shape[2], scale, settings)
+    if "differential" in settings:  # neighbouring value heads are one of twice the width
+        value = value.unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
     out = attention(query, key, value, **settings)
     return out.transpose(1, 2), None
+
+
+# AutoModelForCausalLM loads models of `model_type: fovea` from here on; their attention goes by that name.
+_model.register()
+register()
