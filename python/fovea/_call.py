@@ -255,8 +255,9 @@ def why_not_kernels(call: dict) -> Optional[str]:
         return why_not_cuda(call) or None
     if not q.is_cpu and not q.is_meta:
         return f"the kernels of this package run on the CPU and on CUDA; got tensors on {q.device}"
-    if q.shape[3] > MOST_WIDTH or v.shape[3] > MOST_WIDTH:
-        return f"the kernels are made for widths of at most {MOST_WIDTH}"
+    for width in (q.shape[3], v.shape[3]):
+        if width > MOST_WIDTH or width % 8 or width == 0:
+            return f"the kernels are made for widths that are multiples of 8 from 8 to {MOST_WIDTH}; got {width}"
     for name in _JOINED:
         if call[name] is not None:
             return _why_not_mechanisms(call, {n for n in _JOINED if call[n] is not None})
