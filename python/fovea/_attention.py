@@ -54,10 +54,32 @@ def _refuse_fused(why_not: str) -> None:
                               f"{why_not}; path='reference' computes it")
 
 
-def _has_sums(call: dict, pattern: Optional[Pattern]) -> bool:
+def _has_sums(call: dict, pattern: Pattern) -> bool:
     places = ("query_positions", "key_positions", "query_documents", "key_documents")
     return (isinstance(pattern, Performer) and pattern.epsilon == 0 and not call["stats"]
             and all(call[name] is None for name in places) and call["q"].shape[2] <= call["k"].shape[2])
+
+
+def _by_kernels_of_device(call: dict, pattern: Optional[Pattern], path: str):
+    """On a GPU the library reads places just now, and may refuse what the settings alone allow."""
+    if torch.compiler.is_compiling():
+        return _by_kernels(call, pattern)
+    try:
+        return _by_kernels(call, pattern)
+    except RuntimeError as error:
+        if REFUSED not in str(error):
+            raise
+        if path == "fused":
+            _refuse_fused(str(error))
+        return reference(call, pattern)
+
+
+def _halves(call: dict) -> Optional[tuple[dict, dict]]:
+    """The call with either half of values that are twice as wide as keys, where the CUDA kernels compute these; else None."""
+    if not call["q"].is_cuda or call["v"].shape[3] != 2 * call["q"].shape[3]:
+        return None
+    first, second = (call | {"v": x} for x in call["v"].chunk(2, -1))
+    return (first, second) if why_not_kernels(first) is None else None
 
 
 def _run(call: dict, pattern: Optional[Pattern], path: str):
@@ -65,26 +87,24 @@ def _run(call: dict, pattern: Optional[Pattern], path: str):
     if path not in ("automatic", "fused", "reference"):
         expect(False, lambda: f"expected the path automatic, fused or reference; got {path!r}")
     why_not = why_not_kernels(call)
+    if why_not and path != "reference" and (halves := _halves(call)) is not None:
+        (first, lse, stats), (second, *_) = (_run(half, pattern, path) for half in halves)
+        return torch.cat([first, second], -1), lse, stats
+    sums = False
     if pattern is not None:
         check_pattern(pattern, call)
         why_not = why_not or why_not_parts(call, pattern)
+        sums = path == "automatic" and _has_sums(call, pattern)
     if path == "fused" and why_not:
         _refuse_fused(why_not)
-    if path == "automatic" and _has_sums(call, pattern):
+    if sums:
         (out, lse), stats = by_sums(call, pattern), None
     elif path == "reference" or why_not:
         out, lse, stats = reference(call, pattern)
-    elif call["q"].is_cpu or torch.compiler.is_compiling():
-        out, lse, stats = _by_kernels(call, pattern)
+    elif call["q"].is_cuda:
+        out, lse, stats = _by_kernels_of_device(call, pattern, path)
     else:
-        try:
-            out, lse, stats = _by_kernels(call, pattern)
-        except RuntimeError as error:  # places that the library has read just now
-            if REFUSED not in str(error):
-                raise
-            if path == "fused":
-                _refuse_fused(str(error))
-            out, lse, stats = reference(call, pattern)
+        out, lse, stats = _fused(call) if pattern is None else _by_kernels(call, pattern)
     return out if out.dtype == call["q"].dtype else out.to(call["q"].dtype), lse, stats
 
 

@@ -196,6 +196,25 @@ def test_heads_of_128_and_queries_that_are_the_last_keys(name):
     check_twice_plain("case", {"case": (learned, ours, theirs)}, rows(50, 128), "fused")
 
 
+def test_differential_attention_is_two_maps_and_two_halves_of_wide_values():
+    q, k, v = (numbers(B, heads, T, width, seed=n).bfloat16() for n, (heads, width) in enumerate(((4, D), (2, D), (1, 2 * D))))
+    lambdas = numbers(4, D, scale=0.1)
+
+    def plain(q, k, v, lambdas):
+        (first, a), (second, b) = (attend(q[:, n::2], k[:, n::2], v) for n in range(2))
+        weight = torch.exp((lambdas[0] * lambdas[1]).sum()) - torch.exp((lambdas[2] * lambdas[3]).sum()) + 0.2
+        return first - weight * second, torch.stack([a, b], 2).flatten(1, 2)
+
+    def ours(q, k, v, lambdas):
+        return fovea.attention(q, k, v, differential=fovea.Differential(lambdas), return_lse=True, path="fused")
+
+    tensors = [q, k, v, lambdas]
+    truth = with_gradients(plain, [x.double() for x in tensors])
+    measure = errors(with_gradients(plain, [x.bfloat16() for x in tensors]), truth)
+    for n, (error, of_plain) in enumerate(zip(errors(with_gradients(ours, [x.to(DEVICE) for x in tensors]), truth), measure)):
+        assert error <= 2 * of_plain + 1e-3, f"result {n}: {error} against {of_plain}"
+
+
 @pytest.mark.parametrize("name", LACKING)
 def test_what_the_kernels_lack_is_computed_by_plain_operations_and_refused_where_kernels_are_asked_for(name):
     check_twice_plain(name, LACKING, rows(), "automatic")
