@@ -117,12 +117,21 @@ def _gate(focus: Focus, queries: int, wide: torch.dtype) -> dict:
             "gate_query": rows.contiguous(), "gate_key": g.contiguous()}
 
 
+def most_groups(members: Tensor, groups: int) -> int:
+    """The most groups that a token is in. Waits for the device."""
+    bits = torch.arange(groups, device=members.device)
+    return int(((members[..., None] >> bits) & 1).sum(-1).amax()) if members.numel() else 0
+
+
 def _focus(focus: Focus, q: Tensor, keys: int) -> dict:
     _shares_and_bits(focus, q, keys)
     call = {"near": focus.window, "near_sinks": focus.sinks}
     if focus.gate == "hard":
         count = 64 if focus.assignment is None else focus.assignment.shape[2]
-        return call | {"members": focus.members.contiguous(), "groups": count, "most_groups": focus.top_k or 0}
+        most = focus.top_k or 0
+        if focus.top_k is None and focus.members.is_cuda and not torch.compiler.is_compiling():
+            most = most_groups(focus.members, count)
+        return call | {"members": focus.members.contiguous(), "groups": count, "most_groups": most}
     return call | _gate(focus, q.shape[2], wide_type(q))
 
 

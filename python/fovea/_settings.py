@@ -76,7 +76,8 @@ class Focus:
     "straight_through" as hard with epsilon, and the gradient of "log".
     `window`, `sinks`: pairs with i - j < window, and keys at the first positions of a document, are never gated.
     `strength`: a number, or a tensor with one number that may be learned.
-    `top_k`: groups of a token at most, where known; a GPU's kernels of "hard" plan for that many, else for all.
+    `top_k`: groups of a token at most, where known: a GPU's kernels of "hard" plan for that many. Else they are counted, for
+    which the host waits; a compiled graph plans for all.
     """
 
     assignment: Optional[Tensor] = None

@@ -92,6 +92,7 @@ CASES = {
                    lambda: {"visible": share_a_group(MEMBERS) | LOCAL}),
     "focus hard, one group": ([], lambda: {"focus": focus("hard", SHARES.to(DEVICE), ONE_GROUP, top_k=1)},
                               lambda: {"visible": share_a_group(ONE_GROUP) | LOCAL}),
+    "focus hard, groups counted": ([], lambda: {"focus": focus("hard")}, lambda: {"visible": share_a_group(MEMBERS) | LOCAL}),
     "convolution before": ([TAPS], lambda x: {"multi_token": fovea.MultiToken(before=x)}, lambda x: {"before": x}),
     "convolution after": ([TAPS], lambda x: {"multi_token": fovea.MultiToken(after=x)}, lambda x: {"after": x}),
     "head mixes": ([numbers(2, 2, 2), numbers(1, 4, 4)], lambda x, y: {"head_mix": fovea.HeadMix(x, y)},
