@@ -60,13 +60,14 @@ function(fovea_cuda_unit name generation text)
   set(source ${CMAKE_BINARY_DIR}/cuda/${name}.cu)
   set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
   file(CONFIGURE OUTPUT ${source} CONTENT "// A unit of the CUDA kernels: cmake/FoveaCuda.cmake makes it.\n${text}" @ONLY)
-  # Relative paths from the root, so that ccache knows the unit in another clone.
-  file(RELATIVE_PATH short ${CMAKE_SOURCE_DIR} ${source})
+  # Relative paths from the build folder, so that ccache knows the unit in another clone and build.
+  file(RELATIVE_PATH short ${CMAKE_CURRENT_BINARY_DIR} ${source})
+  file(RELATIVE_PATH root ${CMAKE_CURRENT_BINARY_DIR} ${CMAKE_SOURCE_DIR})
   add_custom_command(OUTPUT ${object}
-    COMMAND ${CMAKE_SOURCE_DIR}/scripts/nvcc-unit.sh ${object}.log ${CMAKE_CXX_COMPILER_LAUNCHER} ${FOVEA_NVCC} -std=c++20 -O3 -I. --expt-relaxed-constexpr
+    COMMAND ${CMAKE_SOURCE_DIR}/scripts/nvcc-unit.sh ${object}.log ${CMAKE_CXX_COMPILER_LAUNCHER} ${FOVEA_NVCC} -std=c++20 -O3 -I${root} --expt-relaxed-constexpr
             -Xcompiler=-fPIC -Xptxas=-v ${FOVEA_CUDA_${generation}} -MD -MF ${object}.d
             -c -o ${object} ${short}
-    DEPENDS ${source} DEPFILE ${object}.d WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} VERBATIM
+    DEPENDS ${source} DEPFILE ${object}.d WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} VERBATIM
     COMMENT "nvcc ${name}")
   set_property(GLOBAL APPEND PROPERTY FOVEA_CUDA_OBJECTS ${object})
 endfunction()
@@ -168,6 +169,7 @@ ${mixing_rows}  };
 " @ONLY)
   file(GLOB host CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/fovea/kernels/cuda/*.cpp ${CMAKE_SOURCE_DIR}/fovea/kernels/cuda/*/*.cpp)
   list(FILTER host EXCLUDE REGEX "emulated")
+  find_package(Threads REQUIRED)
   add_library(fovea_cuda SHARED ${host} ${list} ${objects})
   target_include_directories(fovea_cuda SYSTEM PRIVATE ${FOVEA_CUDA_DIR}/include)
   target_link_libraries(fovea_cuda PRIVATE fovea_options fmt::fmt ${FOVEA_CUDART} ${CMAKE_DL_LIBS} rt Threads::Threads)

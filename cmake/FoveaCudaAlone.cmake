@@ -3,7 +3,6 @@
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
-find_package(Threads REQUIRED)
 if(NOT EXISTS "${FOVEA_FMT_INCLUDE}/fmt/format.h")
   message(FATAL_ERROR "[cmake] FOVEA_FMT_INCLUDE: expected a folder with fmt/format.h; got '${FOVEA_FMT_INCLUDE}'")
 endif()
@@ -18,6 +17,7 @@ add_library(fmt::fmt ALIAS fovea_fmt)
 target_include_directories(fovea_fmt SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/include)
 target_compile_definitions(fovea_fmt INTERFACE FMT_HEADER_ONLY)
 include(${CMAKE_SOURCE_DIR}/fovea/kernels/cuda.cmake)
+find_package(Threads REQUIRED)
 set(common ${CMAKE_SOURCE_DIR}/fovea/kernels/common)
 add_library(fovea_gpu_bench SHARED ${CMAKE_SOURCE_DIR}/benchmarks/gpu_binding.cpp ${CMAKE_SOURCE_DIR}/fovea/kernels/backend.cpp ${common}/visits.cpp ${common}/tile_ranges.cpp)
 target_include_directories(fovea_gpu_bench SYSTEM PRIVATE ${FOVEA_CUDA_DIR}/include)

@@ -35,7 +35,8 @@ GROUPS = {
         ("common", ["common/*"]),
         ("the machine", ["cpu/*", "cpu/simd/*"]),
         ("families", ["cpu/*/*"]),
-        ("backends", ["backend.h", "backend.cpp", "device_services.h", "cpu/backend.h", "cpu/backend.cpp"]),
+        ("backends", ["backend.h", "backend.cpp", "device_services.h", "device_library.h", "device_library.cpp",
+                      "cpu/backend.h", "cpu/backend.cpp"]),
         ("the GPU", ["cuda/*", "cuda/*/*"]),
     ],
 }

@@ -17,6 +17,7 @@ PAGE = ROOT / "docs/python-reference.md"
 PACKAGE = ROOT / "python/fovea"
 # Module, heading, and names; None: every public one.
 MODULES = [("_attention", "fovea", ["attention"]), ("_decode", "fovea", ["decode", "Cache"]), ("focus", "fovea", ["focus_groups", "sinkhorn_potentials"]),
+           ("_patterns", "fovea", ["routes", "places_in_cache"]), ("_performer", "fovea", ["performer_features"]),
            ("_settings", "fovea", None), ("nn", "fovea.nn", None), ("transformers", "fovea.transformers", ["register"]),
            ("retrofit", "fovea.retrofit", None), ("comparison", "fovea.comparison", None)]
 HEAD = """<!-- Made by scripts/python-reference.py from the docstrings of python/fovea. -->

@@ -28,9 +28,11 @@ make_wheel() {
     --exclude 'libgomp*' -w build/dist "$plain/$name"-*.whl > "$log" 2>&1 || { cat "$log" >&2 && die "auditwheel refuses the wheel $name"; }
 }
 
+# The CUDA kernels that the whole build has: all forms after `make gpu`, else a few; none without nvcc.
+units=$(sed -n 's/^FOVEA_CUDA_UNITS:STRING=//p' build/CMakeCache.txt 2> /dev/null || true)
 # The compiler by the name of the whole build: by another one, ccache does not know the kernels.
 CXX=${CXX:-c++} CMAKE_BUILD_PARALLEL_LEVEL=${1:-$(scripts/jobs.sh)} make_wheel ./python fovea \
-  --config-settings=cmake.define.FOVEA_TORCH_DIR="$torch"
+  --config-settings=cmake.define.FOVEA_TORCH_DIR="$torch" --config-settings=cmake.define.FOVEA_CUDA_UNITS="${units:-few}"
 rm -rf build/python-package
 "$python" -m pip install --quiet --no-deps --disable-pip-version-check --target build/python-package build/dist/fovea-*.whl
 say "$(ls build/dist/fovea-*.whl): pip install it beside torch >= 2.10"

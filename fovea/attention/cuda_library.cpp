@@ -4,22 +4,11 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
-#include <fmt/format.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <string_view>
-
-#include "fovea/kernels/device_services.h"
+#include "fovea/kernels/device_library.h"
 
 namespace fovea {
 namespace {
-
-namespace fs = std::filesystem;
-
-/// The kernels that a GPU has run (docs/gpu.md).
-constexpr std::string_view kTried = "sm_90a";
 
 void* allocate(size_t bytes) { return c10::GetAllocator(c10::kCUDA)->raw_allocate(bytes); }
 void release(void* memory) { c10::GetAllocator(c10::kCUDA)->raw_deallocate(memory); }
@@ -28,47 +17,11 @@ void* stream() {
   return guard.getStream(guard.getDevice()).native_handle();
 }
 
-/// The folder of the program or library that this code is part of.
-fs::path own_folder() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
-    return {};
-  std::error_code ignored;
-  const fs::path file = fs::canonical(info.dli_fname, ignored);
-  return file.parent_path();
-}
-
-std::string load() {
-  const char* const given = std::getenv("FOVEA_CUDA_KERNELS");
-  const std::string_view wanted = given != nullptr ? given : "";
-  if (wanted == "off") return "the CUDA kernels are off (FOVEA_CUDA_KERNELS=off)";
-  void* library = nullptr;
-  for (const char* folder : {".", "../lib"}) {
-    const fs::path file = own_folder() / folder / "libfovea_cuda.so";
-    if (library == nullptr) library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) library = dlopen("libfovea_cuda.so", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return fmt::format("the CUDA kernels cannot be loaded ({})", dlerror());
-  const auto make = reinterpret_cast<kernels::MakeBackend>(dlsym(library, kernels::kMakeBackend));
-  if (make == nullptr) return "libfovea_cuda.so is of another version";
-  std::string why;
-  const kernels::Backend* const backend = make(
-      {.allocate = allocate, .release = release, .stream = stream}, sizeof(kernels::Kernels), why);
-  if (backend == nullptr) return why;
-  const std::string_view isa = backend->isa<kernels::AttentionForward<BFloat16>>();
-  if (wanted != "on" && !isa.starts_with(kTried))
-    return fmt::format(
-        "the CUDA kernels have run on GPUs of compute capability 9.0 alone; those of this one are "
-        "{}: FOVEA_CUDA_KERNELS=on asks for them",
-        isa);
-  kernels::register_backend(kernels::DeviceKind::cuda, backend);
-  return {};
-}
-
 }  // namespace
 
 const std::string& why_no_cuda_kernels() {
-  static const std::string why = load();
+  static const std::string why =
+      kernels::load_cuda_kernels({.allocate = allocate, .release = release, .stream = stream});
   return why;
 }
 

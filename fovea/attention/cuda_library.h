@@ -1,8 +1,5 @@
-// The library of CUDA kernels: found beside the program, loaded at the first question about a GPU's
-// kernels.
-//
-// FOVEA_CUDA_KERNELS=off leaves it out: torch's operations compute everything then. On GPUs where
-// no kernel has been tried, on asks for it (docs/gpu.md).
+// The CUDA kernels of the program (kernels/device_library.h), with torch's memory and streams;
+// loaded at the first question about a GPU's kernels.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

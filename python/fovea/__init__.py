@@ -9,10 +9,14 @@ SPDX-License-Identifier: Apache-2.0
 from . import nn
 from ._attention import attention
 from ._decode import Cache, decode
-from ._settings import (Alibi, Blocks, Differential, DistanceBias, Documents, Focus, HeadMix, Longformer, MultiToken,
-                        Stats)
+from ._patterns import places_in_cache, routes
+from ._performer import performer_features
+from ._settings import (Alibi, Blocks, Differential, DistanceBias, Documents, Focus, HeadMix, HeadOutput, KvShift, Longformer,
+                        MagicPig, MultiToken, Performer, Routing, Sparq, Stats, Streaming)
 from .focus import focus_groups, sinkhorn_potentials
 
-__all__ = ["Alibi", "Blocks", "Cache", "Differential", "DistanceBias", "Documents", "Focus", "HeadMix", "Longformer",
-           "MultiToken", "Stats", "attention", "decode", "focus_groups", "nn", "sinkhorn_potentials"]
+__all__ = ["Alibi", "Blocks", "Cache", "Differential", "DistanceBias", "Documents", "Focus", "HeadMix", "HeadOutput",
+           "KvShift", "Longformer", "MagicPig", "MultiToken", "Performer", "Routing", "Sparq", "Stats", "Streaming",
+           "attention", "decode", "focus_groups", "nn", "performer_features", "places_in_cache", "routes",
+           "sinkhorn_potentials"]
 __version__ = "0.1.0"

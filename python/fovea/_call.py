@@ -10,8 +10,8 @@ from typing import Callable, Optional, Union
 import torch
 from torch import Tensor
 
-from ._reference import dilations
-from ._settings import Alibi, Blocks, DistanceBias, Documents, Focus, HeadMix, Longformer, MultiToken, alibi_slopes
+from ._operator import why_not_cuda
+from ._settings import Alibi, Blocks, DistanceBias, Documents, Focus, HeadMix, MultiToken, alibi_slopes
 
 GATES = {"log": 1, "identity": 1, "straight_through": 2, "logsig": 3, "mul": 4}  # forms of the operator
 MOST_WIDTH, MOST_KERNEL, MOST_MIX, MOST_COLUMNS = 256, (8, 15), 32, 65  # of the kernels
@@ -117,12 +117,21 @@ def _gate(focus: Focus, queries: int, wide: torch.dtype) -> dict:
             "gate_query": rows.contiguous(), "gate_key": g.contiguous()}
 
 
+def most_groups(members: Tensor, groups: int) -> int:
+    """The most groups that a token is in. Waits for the device."""
+    bits = torch.arange(groups, device=members.device)
+    return int(((members[..., None] >> bits) & 1).sum(-1).amax()) if members.numel() else 0
+
+
 def _focus(focus: Focus, q: Tensor, keys: int) -> dict:
     _shares_and_bits(focus, q, keys)
     call = {"near": focus.window, "near_sinks": focus.sinks}
     if focus.gate == "hard":
         count = 64 if focus.assignment is None else focus.assignment.shape[2]
-        return call | {"members": focus.members.contiguous(), "groups": count}
+        most = focus.top_k or 0
+        if focus.top_k is None and focus.members.is_cuda and not torch.compiler.is_compiling():
+            most = most_groups(focus.members, count)
+        return call | {"members": focus.members.contiguous(), "groups": count, "most_groups": most}
     return call | _gate(focus, q.shape[2], wide_type(q))
 
 
@@ -144,25 +153,12 @@ def _bias(bias, heads: int, q: Tensor) -> dict:
     return {"bias": bias.table.to(wide).contiguous(), "bias_first": bias.first}
 
 
-def check_longformer(spec: Longformer, call: dict) -> None:
-    q, k, v = call["q"], call["k"], call["v"]
-    given = [x for x in (spec.global_q, spec.global_k, spec.global_v) if x is not None]
-    expect(spec.window > 0 and spec.globals >= 0, lambda: "expected longformer.window above 0 and globals of at least 0")
-    steps = dilations(spec, q.shape[1])
-    expect(len(steps) == q.shape[1] and min(steps) >= 1,
-           lambda: f"expected longformer.dilation of at least 1, one or {q.shape[1]} numbers; got {spec.dilation}")
-    expect(not given or (len(given) == 3 and all(x.shape == y.shape and x.dtype == y.dtype
-                                                 for x, y in zip(given, (q, k, v)))),
-           lambda: "expected global_q, global_k and global_v in the shapes and dtype of q, k and v, or none of them")
-    expect(call["causal"] and not call["window"], lambda: "expected causal=True and no window beside longformer")
-
-
 # The operands of plain attention; mechanisms replace them.
 _PLAIN = {
     "tau": None, "bias": None, "alibi": None, "bias_first": 0, "sink_logit": None, "kernel_before": None, "kernel_after": None,
     "mix_before": None, "mix_after": None, "eq4": False, "renormalise": False, "query_positions": None, "key_positions": None,
     "query_documents": None, "key_documents": None, "gate": 0, "gate_offset": 0.0, "gate_learned": False, "gate_query": None,
-    "gate_key": None, "near": 0, "near_sinks": 0, "members": None, "groups": 0, "block_pairs": None, "block_size": 0}
+    "gate_key": None, "near": 0, "near_sinks": 0, "members": None, "groups": 0, "most_groups": 0, "block_pairs": None, "block_size": 0}
 
 
 def _floats(x: Optional[Tensor], wide: torch.dtype) -> Optional[Tensor]:
@@ -262,10 +258,15 @@ def why_not_kernels(call: dict) -> Optional[str]:
     q, v = call["q"], call["v"]
     if q.dtype == torch.float64:
         return "the kernels compute in float32"
+    if q.is_cuda:
+        if 0 in q.shape or call["k"].shape[2] == 0:
+            return "there is nothing to compute"
+        return why_not_cuda(call) or None
     if not q.is_cpu and not q.is_meta:
-        return f"the kernels of this package run on the CPU; got tensors on {q.device}"
-    if q.shape[3] > MOST_WIDTH or v.shape[3] > MOST_WIDTH:
-        return f"the kernels are made for widths of at most {MOST_WIDTH}"
+        return f"the kernels of this package run on the CPU and on CUDA; got tensors on {q.device}"
+    for width in (q.shape[3], v.shape[3]):
+        if width > MOST_WIDTH or width % 8 or width == 0:
+            return f"the kernels are made for widths that are multiples of 8 from 8 to {MOST_WIDTH}; got {width}"
     for name in _JOINED:
         if call[name] is not None:
             return _why_not_mechanisms(call, {n for n in _JOINED if call[n] is not None})

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ._attention import attention, autocast
 from ._call import check_rows
-from ._settings import Bias, Blocks, Differential, Documents, Focus, HeadMix, Longformer, MultiToken
+from ._settings import (Bias, Blocks, Differential, Documents, Focus, HeadMix, HeadOutput, KvShift, Longformer, MagicPig,
+                        MultiToken, Performer, Routing, Sparq, Streaming)
 
-_OF_HEADS = ("k", "v", "q", "global_q", "global_k", "global_v")  # [b, heads, tokens, width]; others: [b, tokens, ..]
+_OF_HEADS = ("k", "v", "q", "global_q", "global_k", "global_v", "routes", "nearness")  # [b, heads, tokens, ..]; others: [b, tokens, ..]
 
 
 def _expect(holds: bool, text: str) -> None:
@@ -105,7 +106,8 @@ def _by_token(x: Tensor, name: str, q: Tensor) -> Tensor:
     return x.expand(q.shape[0], q.shape[2])
 
 
-def _new_rows(q: Tensor, k: Tensor, v: Tensor, temperature, documents, positions, multi_token, focus, longformer) -> dict:
+def _new_rows(q: Tensor, k: Tensor, v: Tensor, temperature, documents, positions, multi_token, focus, longformer,
+              routing) -> dict:
     """What the cache keeps of the new tokens, by name."""
     rows = {"k": k, "v": v}
     if documents is not None:
@@ -125,6 +127,9 @@ def _new_rows(q: Tensor, k: Tensor, v: Tensor, temperature, documents, positions
                 and longformer.global_k.shape == k.shape and longformer.global_v.shape == v.shape,
                 "expected global_q, global_k and global_v of the new tokens, or none of them")
         rows |= {"global_k": longformer.global_k, "global_v": longformer.global_v}
+    if routing is not None:
+        rows["routes"] = routing.keys
+        rows |= {} if routing.nearness is None else {"nearness": routing.nearness}
     if multi_token is not None:  # its kernels read earlier queries
         rows["q"] = q
         if isinstance(temperature, Tensor):
@@ -156,6 +161,8 @@ def _over_cache(cache: Cache, count: int, settings: dict) -> dict:
         settings["temperature"] = last("temperature")
     if settings["focus"] is not None:
         settings["focus"] = replace(settings["focus"], **{n: rows[n] for n in ("assignment", "members") if n in rows})
+    if "routes" in rows:
+        settings["routing"] = replace(settings["routing"], keys=rows["routes"], nearness=rows.get("nearness"))
     if "global_k" in rows:
         own = {"global_q": last("global_q")} if "global_q" in rows else {}
         settings["longformer"] = replace(settings["longformer"], global_k=rows["global_k"], global_v=rows["global_v"], **own)
@@ -184,6 +191,13 @@ def decode(
     differential: Optional[Differential] = None,
     longformer: Optional[Longformer] = None,
     blocks: Optional[Blocks] = None,
+    routing: Optional[Routing] = None,
+    performer: Optional[Performer] = None,
+    sparq: Optional[Sparq] = None,
+    magic_pig: Optional[MagicPig] = None,
+    streaming: Optional[Streaming] = None,
+    kv_shift: Optional[KvShift] = None,
+    head_output: Optional[HeadOutput] = None,
     return_lse: bool = False,
     stats: bool = False,
     path: str = "automatic",
@@ -193,7 +207,7 @@ def decode(
     q [b, h, t, d], k [b, g, t, d], v [b, g, t, e]: of the new tokens, one or many (a prompt, drafts).
     The result is that of the last t rows of `fovea.attention` over the whole sequence.
 
-    temperature, documents, positions, focus, longformer: what is given by token is given for the new tokens alone; the
+    temperature, documents, positions, focus, longformer, routing, streaming: what is given by token is given for the new tokens alone; the
     cache holds the rest. Other settings are those of `fovea.attention`, and the same in all calls on a cache.
 
     Where a call raises, the cache is as before.
@@ -204,13 +218,14 @@ def decode(
     before = len(cache)
     kept = dict(cache._rows)
     try:
-        cache._append(_new_rows(q, k, v, temperature, documents, positions, multi_token, focus, longformer))
+        cache._append(_new_rows(q, k, v, temperature, documents, positions, multi_token, focus, longformer, routing))
         extra = _earlier_queries(multi_token, before)
         settings = _over_cache(cache, q.shape[2] + extra, {
             "scale": scale, "temperature": temperature, "softcap": softcap, "window": window, "sinks": sinks,
             "sink_logit": sink_logit, "bias": bias, "multi_token": multi_token, "head_mix": head_mix, "focus": focus,
-            "differential": differential, "longformer": longformer, "blocks": blocks, "return_lse": return_lse,
-            "stats": stats, "path": path})
+            "differential": differential, "longformer": longformer, "blocks": blocks, "routing": routing,
+            "performer": performer, "sparq": sparq, "magic_pig": magic_pig, "streaming": streaming, "kv_shift": kv_shift,
+            "head_output": head_output, "return_lse": return_lse, "stats": stats, "path": path})
         queries = cache._of("q")[:, :, before - extra:] if extra else q
         result = attention(queries, cache.keys, cache.values, **settings)
     except BaseException:

@@ -47,7 +47,7 @@ def _check(model: dict) -> None:
 
 
 class FoveaForCausalLM(LlamaForCausalLM):
-    """A model that Fovea trained with learned or constant temperatures, Multi-Token, head mixes, Focus, caps or windows."""
+    """A model that Fovea trained, with the mechanisms of `fovea.retrofit.load`, caps or windows."""
 
     config_class = FoveaConfig
 
@@ -61,7 +61,7 @@ class FoveaForCausalLM(LlamaForCausalLM):
         super().__init__(config)
         attention = model["attention"]
         for n, layer in enumerate(self.model.layers):
-            shapes = shapes_of(attention, n, config.hidden_size, config.num_attention_heads)
+            shapes = shapes_of(attention, n, config)
             for path, shape in shapes.items():
                 put_tensor(layer.self_attn, path, torch.zeros(shape))
             if LayerMechanisms(layer.self_attn, attention, n, architecture=True).reads_text(layer.self_attn):

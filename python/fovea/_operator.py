@@ -3,12 +3,14 @@
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 
 import torch
 from torch import _C
 from torch.autograd import forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 LIBRARY = Path(__file__).parent / "libfovea_kernels.so"
 if not LIBRARY.is_file():
@@ -27,9 +29,11 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _DIFFERENTIABLE = [result.name[1:] for result in _backward._schema.returns]  # of dq, dk, ...
 _LEARNED = _DIFFERENTIABLE[3:]
 _differentiable = itemgetter(*_DIFFERENTIABLE)
-# The kernels write gradients of every row of the batch, to be summed over it; that of tau over the heads. Those of
-# a gate have a row for each of the batch.
-_SUMMED = {"tau": 1, "gate_query": None, "gate_key": None}
+# The kernels write gradients of every row of the batch, to be summed over it. That of tau is to be summed over the heads,
+# and so are those of a gate, which joined pairs have no heads for.
+_OF_TOKENS = {"tau", "gate_query", "gate_key"}
+_JOINED = ("kernel_before", "kernel_after", "mix_before", "mix_after")
+REFUSED = "the CUDA kernels lack this call"  # as python/src/operators.cpp says it
 
 
 def _by_token(like, width):
@@ -45,10 +49,15 @@ def _fake(*inputs, **settings):
     return _by_token(q, call["v"].shape[3]), lse, row_sums, stats
 
 
-def _gradient_shape(name, x, q):
-    if _SUMMED.get(name, 0) is None:
+def _gradient_shape(name, call):
+    x, q = call[name], call["q"]
+    if name == "tau":
+        return q.shape[:3]
+    if name not in _OF_TOKENS:
+        return q.shape[:1] + x.shape
+    if any(call[of] is not None for of in _JOINED):
         return x.shape
-    return q.shape[:3] if name == "tau" else q.shape[:1] + x.shape
+    return (x.shape[0], q.shape[1] if name == "gate_query" else call["k"].shape[1], *x.shape[1:])
 
 
 def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
@@ -56,7 +65,7 @@ def _backward_fake(dout, dlse, out, lse, row_sums, *inputs, **settings):
     q = call["q"]
     rows = [_by_token(call[name], call[name].shape[3]) for name in "qkv"]
     learned = [
-        q.new_empty((0,) if call[name] is None else _gradient_shape(name, call[name], q), dtype=torch.float32)
+        q.new_empty((0,) if call[name] is None else _gradient_shape(name, call), dtype=torch.float32)
         for name in _LEARNED
     ]
     return *rows, *learned
@@ -84,8 +93,8 @@ def _gradients_by_name(ctx, dout, dlse):
     for name, x in zip(_SLOTS, slots):
         if x is None:
             grads.pop(name, None)
-        elif name in grads and (axis := _SUMMED.get(name, 0)) is not None:
-            grads[name] = grads[name].sum(axis)
+        elif name in grads and grads[name].dim() > x.dim():
+            grads[name] = grads[name].sum(1 if name in _OF_TOKENS else 0)
     return grads
 
 
@@ -127,7 +136,7 @@ class _Attention(torch.autograd.Function):
 
 
 try:  # names inside of torch, as of 2.11
-    _CPU = _C.DispatchKeySet(_C.DispatchKey.CPU)
+    _CPU, _CUDA = (_C.DispatchKeySet(key) for key in (_C.DispatchKey.CPU, _C.DispatchKey.CUDA))
     _observers = (_C._len_torch_dispatch_stack, _C._functorch.peek_interpreter_stack, _C._autograd._profiler_enabled)
     _any_requires_grad, _ = _C._any_requires_grad, (forward_ad._current_level, operator._handle.redispatch_boxed)
 except AttributeError:  # a torch without them: every call takes the dispatcher
@@ -135,12 +144,12 @@ except AttributeError:  # a torch without them: every call takes the dispatcher
 
 
 def _at_once(of, inputs):
-    return of._handle.redispatch_boxed(_CPU, *inputs)
+    return of._handle.redispatch_boxed(_CPU if inputs[0].is_cpu else _CUDA, *inputs)
 
 
 def _is_plain(x):
     """Whether autograd alone looks at a call: no compiler, mode, transform, profiler or subclass of Tensor does."""
-    if torch.compiler.is_compiling() or _observers is None or not x.is_cpu or type(x) not in _PLAIN:
+    if torch.compiler.is_compiling() or _observers is None or type(x) not in _PLAIN or not (x.is_cpu or x.is_cuda):
         return False
     modes, transforms, profiles = _observers
     return not modes() and transforms() is None and not profiles() and forward_ad._current_level < 0
@@ -168,3 +177,46 @@ def _backward_operator(*inputs):
     if _is_plain(inputs[0]) and not _needs_gradient(inputs):
         return _at_once(_backward, inputs)
     return _backward(*inputs)
+
+
+# Operands whose second axis is that of the queries, or of the keys.
+_BY_QUERY = {"tau", "gate_query", "query_positions", "query_documents"}
+_BY_KEY = {"gate_key", "key_positions", "key_documents", "members"}
+_MANY = 256  # tokens that stand for any number
+_UNREAD = {"scale": 1.0, "gate_offset": 0.0, "bias_first": 0}  # the answer does not depend on these
+
+
+@lru_cache(maxsize=256)
+def _answer(device: int, question: tuple) -> str:
+    def operand(x):
+        return torch.empty(x[1:], dtype=x[0], device="meta") if isinstance(x, tuple) else x
+
+    with _disable_current_modes():
+        return torch.ops.fovea_kernels.why_not_cuda.default(device, *(operand(x) for x in question))
+
+
+@torch.compiler.assume_constant_result
+def _constant_answer(device: int, question: tuple) -> str:
+    return _answer(device, question)
+
+
+def why_not_cuda(call: dict) -> str:
+    """Why the CUDA kernels of this package, or of this machine, cannot compute a call of tensors on a GPU, or ""."""
+    q, k = call["q"], call["k"]
+    queries = _MANY if q.shape[2] == k.shape[2] else _MANY // 2
+
+    def described(name):
+        x = call[name]
+        if name in _UNREAD or x is None:
+            return _UNREAD.get(name)
+        if not isinstance(x, torch.Tensor):  # only whether a soft-cap acts is read; a compiler's numbers become constants
+            return float(bool(x)) if name == "soft_cap" else bool(x) if isinstance(x, bool) else int(x)
+        if x.dim() == 4:
+            sizes = (1, int(x.shape[1]), queries if name == "q" else _MANY, int(x.shape[3]))
+        elif name in _BY_QUERY or name in _BY_KEY:
+            sizes = (1, queries if name in _BY_QUERY else _MANY, *(int(n) for n in x.shape[2:]))
+        else:
+            sizes = tuple(int(n) for n in x.shape)
+        return (x.dtype, *sizes)
+
+    return _constant_answer(q.device.index, tuple(described(name) for name in NAMES))

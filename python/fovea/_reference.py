@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, logsigmoid, pad
 
-from ._settings import Longformer
+from ._patterns import Choice, magic_pig, places_in_cache, routed, sparq, streamed
+from ._performer import performer_logits
+from ._settings import Longformer, MagicPig, Pattern, Performer, Routing, Sparq, Streaming
+from ._softmax import softmax
 
 
 class Places:
@@ -22,16 +25,16 @@ class Places:
 
     def __init__(self, call: dict):
         self.queries, self.keys, device = call["q"].shape[2], call["k"].shape[2], call["q"].device
-        if (i := call["query_positions"]) is None:
-            i = torch.arange(self.keys - self.queries, self.keys, device=device)[None]
-        if (j := call["key_positions"]) is None:
-            j = torch.arange(self.keys, device=device)[None]
+        i, j, self.documents, of_keys = (
+            None if call[name] is None else call[name].to(device)
+            for name in ("query_positions", "key_positions", "query_documents", "key_documents"))
+        i = torch.arange(self.keys - self.queries, self.keys, device=device)[None] if i is None else i
+        j = torch.arange(self.keys, device=device)[None] if j is None else j
         self.i, self.j = i[:, None, :, None], j[:, None, None, :]
-        self.documents = call["query_documents"]
         self.distance = self.i - self.j
         self.same = torch.ones_like(self.distance, dtype=torch.bool)
-        if call["query_documents"] is not None:
-            self.same = call["query_documents"][:, None, :, None] == call["key_documents"][:, None, None, :]
+        if self.documents is not None:
+            self.same = self.documents[:, None, :, None] == of_keys[:, None, None, :]
 
     def earlier(self, x: Tensor, count: int) -> Tensor:
         """Rows `count` before: x [b, h, t, s], 0 where that row is not of the same run of a document."""
@@ -65,7 +68,7 @@ def _in_blocks(call: dict, places: Places) -> Tensor:
     return table[of_query, of_key]
 
 
-def _seen(call: dict, places: Places, local: Tensor, longformer: Optional[Longformer]) -> Tensor:
+def _seen(call: dict, places: Places, local: Tensor, pattern: Optional[Pattern]) -> Tensor:
     """The relation of stage 6: [b or 1, h or 1, t, s]."""
     seen, distance = places.same, places.distance
     if call["causal"]:
@@ -77,11 +80,23 @@ def _seen(call: dict, places: Places, local: Tensor, longformer: Optional[Longfo
         seen = seen & (local | ((of_queries[:, None, :, None] & members[:, None, None, :]) != 0))
     if call["block_pairs"] is not None:
         seen = seen & _in_blocks(call, places)
-    if longformer is not None:
-        step = torch.tensor(dilations(longformer, call["q"].shape[1]), device=seen.device)[:, None, None]
-        near = (distance <= longformer.window * step) & (distance % step == 0)
-        seen = seen & (near | globals_of(longformer, places.i) | globals_of(longformer, places.j))
+    if isinstance(pattern, Longformer):
+        step = torch.tensor(dilations(pattern, call["q"].shape[1]), device=seen.device)[:, None, None]
+        near = (distance <= pattern.window * step) & (distance % step == 0)
+        seen = seen & (near | globals_of(pattern, places.i) | globals_of(pattern, places.j))
+    if isinstance(pattern, Routing):
+        seen = routed(pattern, places.j, seen)
+    if isinstance(pattern, Streaming):
+        seen = streamed(pattern, places.i, places.j, seen)
     return seen
+
+
+def _choice(call: dict, pattern: Optional[Pattern], places: Places, seen: Tensor, wide: torch.dtype) -> Optional[Choice]:
+    """The keys that a selector reads; None without one."""
+    q, k = call["q"].to(wide), call["k"].to(wide)
+    if isinstance(pattern, Sparq):
+        return sparq(pattern, q, k, call["scale"] if call["tau"] is None else 1.0 / call["tau"][:, None], places.j, seen)
+    return magic_pig(pattern, q, k, places.i, places.j, seen) if isinstance(pattern, MagicPig) else None
 
 
 def _convolved(x: Tensor, taps: Tensor, seen: Tensor, places: Places, later_mask: bool) -> Tensor:
@@ -112,29 +127,13 @@ def _gated(s: Tensor, call: dict, local: Tensor) -> Tensor:
     return s + (logsigmoid(z) if form == 3 else z.log()).masked_fill(local, 0.0)
 
 
-def _softmax(x: Tensor, seen: Tensor, sink: Optional[Tensor]):
-    """Weights, and the logarithm of their sum; rows that see nothing are 0 and -inf."""
-    top = torch.cat([x.detach().masked_fill(~seen, -torch.inf), x.new_full((*x.shape[:3], 1), -torch.inf)], -1)
-    top = top.amax(-1, keepdim=True)
-    if sink is not None:
-        sink = sink[None, :, None, None]
-        top = torch.maximum(top, sink.detach())
-    top = top.masked_fill(top == -torch.inf, 0.0)
-    e = torch.exp(x.masked_fill(~seen, -torch.inf) - top)
-    total = e.sum(-1, keepdim=True)
-    total = total if sink is None else total + torch.exp(sink - top)
-    empty = total == 0
-    total = total.masked_fill(empty, 1.0)
-    return e / total, (total.log() + top).masked_fill(empty, -torch.inf)[..., 0]
-
-
 def _stats(p: Tensor, places: Places) -> Tensor:
     p = p.detach()
     largest = p.amax(-1) if p.shape[-1] else p.sum(-1)
     return torch.stack([-torch.xlogy(p, p).sum(-1), largest, (p * (places.j == 0)).sum(-1)], -1).float()
 
 
-def reference(call: dict, longformer: Optional[Longformer] = None):
+def reference(call: dict, pattern: Optional[Pattern] = None):
     """out [b, h, t, e], lse [b, h, t], statistics [b, h, t, 3] or None, in float32, or float64 for float64."""
     q, wide = call["q"], torch.float64 if call["q"].dtype == torch.float64 else torch.float32
     group = q.shape[1] // call["k"].shape[1]
@@ -148,11 +147,20 @@ def reference(call: dict, longformer: Optional[Longformer] = None):
 
     places = Places(call)
     local = (places.distance < call["near"]) | (places.j < call["near_sinks"])
-    seen = _seen(call, places, local, longformer)
-    s, of_globals = scores(q, call["k"]), None
-    if longformer is not None and longformer.global_q is not None:
-        of_globals = globals_of(longformer, places.i)
-        s = torch.where(of_globals, scores(longformer.global_q, longformer.global_k), s)
+    seen = _seen(call, places, local, pattern)
+    if isinstance(pattern, Performer):
+        factor = call["scale"] if call["tau"] is None else 1.0 / call["tau"][:, None, :, None]
+        s = performer_logits(pattern, q.to(wide), of_heads(call["k"]), factor)
+    else:
+        s = scores(q, call["k"])
+    distance, of_globals = places.distance, None
+    if isinstance(pattern, Longformer) and pattern.global_q is not None:
+        of_globals = globals_of(pattern, places.i)
+        s = torch.where(of_globals, scores(pattern.global_q, pattern.global_k), s)
+    if isinstance(pattern, Streaming):
+        starts = places.j < pattern.start
+        s = torch.where(starts, scores(pattern.queries, call["k"]), s)
+        distance = torch.where(starts, places_in_cache(places.i, pattern.recent, pattern.start) - places.j, distance)
     cap = call["soft_cap"]
     s = cap * torch.tanh(s / cap) if cap else s
     if call["kernel_before"] is not None:
@@ -160,12 +168,18 @@ def reference(call: dict, longformer: Optional[Longformer] = None):
     s = s if call["mix_before"] is None else _mixed(s, call["mix_before"], "goi,bgits->bgots")
     s = s if call["gate_query"] is None else _gated(s, call, local)
     if call["alibi"] is not None:
-        s = s - call["alibi"].to(wide)[:, None, None] * places.distance
+        s = s - call["alibi"].to(wide)[:, None, None] * distance
     if call["bias"] is not None:
-        entries = (places.distance[:, 0] - call["bias_first"]).clamp(0, call["bias"].shape[1] - 1)
+        entries = (distance[:, 0] - call["bias_first"]).clamp(0, call["bias"].shape[1] - 1)
         s = s + call["bias"][:, entries].transpose(0, 1)
     seen = seen.expand(s.shape)
-    p, lse = _softmax(s, seen, call["sink_logit"])
+    choice = _choice(call, pattern, places, seen[:, :1], wide)  # no selector goes with masks of single heads
+    if choice is not None and choice.log_weights is not None:
+        s = s + choice.log_weights
+    p, lse = softmax(s, seen if choice is None else choice.chosen, call["sink_logit"])
+    if choice is not None and choice.alpha is not None:
+        share = choice.alpha[..., None]
+        p = p * share + (1.0 - share) * (seen.to(p.dtype) / seen.sum(-1, keepdim=True).clamp(min=1))
     stats = _stats(p, places) if call["stats"] else None
     if call["kernel_after"] is not None:
         p = _convolved(p, call["kernel_after"], seen, places, False) * seen
@@ -175,5 +189,5 @@ def reference(call: dict, longformer: Optional[Longformer] = None):
     p = p if call["mix_after"] is None else _mixed(p, call["mix_after"], "gio,bgits->bgots")
     out = p @ of_heads(call["v"])
     if of_globals is not None:
-        out = torch.where(of_globals, p @ of_heads(longformer.global_v), out)
+        out = torch.where(of_globals, p @ of_heads(pattern.global_v), out)
     return out, lse, stats

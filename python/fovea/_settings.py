@@ -76,6 +76,8 @@ class Focus:
     "straight_through" as hard with epsilon, and the gradient of "log".
     `window`, `sinks`: pairs with i - j < window, and keys at the first positions of a document, are never gated.
     `strength`: a number, or a tensor with one number that may be learned.
+    `top_k`: groups of a token at most, where known: a GPU's kernels of "hard" plan for that many. Else they are counted, for
+    which the host waits; a compiled graph plans for all.
     """
 
     assignment: Optional[Tensor] = None
@@ -86,6 +88,7 @@ class Focus:
     strength: Union[float, Tensor] = 10.0
     threshold: float = 0.5
     epsilon: float = 1e-6
+    top_k: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,107 @@ class Blocks:
     pairs: Sequence[tuple[int, int]]
 
 
+@dataclass(frozen=True)
+class Routing:
+    """Routing (Roy et al. 2021), causal: a query sees `keep` keys of its own cluster and document, and no others.
+
+    `queries` [b, h, t], `keys` [b, h, s], int64: the cluster of each token for every query head; `fovea.routes` makes them.
+    `choice`: "recent", the latest keys, or "nearest", those of the largest `nearness` [b, h, s] to the centroid, later ones
+    first among equals.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    keep: int = 256
+    choice: str = "recent"
+    nearness: Optional[Tensor] = None
+
+
+@dataclass(frozen=True)
+class Performer:
+    """Performer (Choromanski et al. 2021), causal: random features in place of the softmax.
+
+    Logits are ln(1/m sum_r exp(w_r.(q' + k') - |q'|^2/2 - |k'|^2/2)), q' = d^(1/4) scale q, k' = d^(-1/4) k.
+    `features` [m, d]: the directions w_r; `fovea.performer_features` draws them.
+    `stabiliser`, `epsilon`: "global" with an epsilon above 0 gives the published form, in which a row knows of later keys.
+    """
+
+    features: Tensor
+    stabiliser: str = "running"
+    epsilon: float = 0.0
+
+
+@dataclass(frozen=True)
+class Sparq:
+    """SparQ (Ribar et al. 2023): a query chooses the keys that it reads by its largest components.
+
+    `components`: r of the width that choose; `keys`: past keys that are read, the last `recent` always among them (-1:
+    keys / 4). `reallocate`: the mean of all values gets the weight of keys that are not read. The choice has no gradient.
+    """
+
+    components: int
+    keys: int = 128
+    recent: int = -1
+    reallocate: bool = True
+
+
+@dataclass(frozen=True)
+class MagicPig:
+    """MagicPIG (Chen et al. 2024): a query samples keys by hashes and divides each weight by the chance of its choice.
+
+    `bits` of a hash, `tables` hashes of a key; a key that agrees on two hashes is read. The first `start` positions of a
+    document and the last `recent` keys always are. `seed`: of the projections. The choice has no gradient, weights have one.
+    """
+
+    bits: int
+    tables: int = 150
+    start: int = 4
+    recent: int = 64
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """StreamingLLM (Xiao et al. 2023): the first `start` and the `recent` last keys, at positions inside this cache.
+
+    `queries` [b, h, t, d]: q as rotated to min(i, start + recent - 1), which start keys are read by; `fovea.places_in_cache`
+    gives these positions. `recent` counts the token itself.
+    """
+
+    queries: Tensor
+    recent: int
+    start: int = 4
+
+
+@dataclass(frozen=True)
+class KvShift:
+    """KV shifting (Xu et al. 2024): k'_i = a1 k_i + a2 k_(i-1), and values alike; nothing is before a document's first token.
+
+    `keys` [g, 2]: (a1, a2) of every key head; `values`: of every value head; None: no shift. Keys are shifted after their
+    rotation.
+    """
+
+    keys: Optional[Tensor] = None
+    values: Optional[Tensor] = None
+
+
+@dataclass(frozen=True)
+class HeadOutput:
+    """Norm, constant of the depth and gate of each head's output o, in this order.
+
+    `norm` [e]: gain of an RMSNorm, shared by the heads, with `norm_eps`; None: no norm.
+    `depth_scale`: "lambda" 0.2 + 0.6 exp(-0.3 depth), "inverse_sqrt" 1 / sqrt(depth + 1), or "none"; `depth`: the layer, from 0.
+    `gate` with `gate_bias`: o sigma(u.o + c), u [e] and c []; or o sigma(U o + c), U [e, e] and c [e]; None: no gate.
+    """
+
+    norm: Optional[Tensor] = None
+    norm_eps: float = 1e-5
+    depth_scale: str = "none"
+    depth: int = 0
+    gate: Optional[Tensor] = None
+    gate_bias: Optional[Tensor] = None
+
+
 class Stats(NamedTuple):
     """Numbers of every row of weights, [b, h, t], float32, without gradient: the softmax's, before any convolution."""
 
@@ -140,6 +244,8 @@ class Stats(NamedTuple):
 
 
 Bias = Union[Alibi, DistanceBias]
+# A rule for distant keys; one at a time.
+Pattern = Union[Longformer, Routing, Performer, Sparq, MagicPig, Streaming]
 
 
 def alibi_slopes(heads: int) -> Tensor:

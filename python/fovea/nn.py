@@ -95,4 +95,4 @@ class FocusAttention(Attention):
                                        temperature=self.temperature, top_k=self.top_k)
         if self.training:
             self._balance(x)
-        return self.settings | {"focus": Focus(shares, members, self.gate, self.window, self.sinks)}
+        return self.settings | {"focus": Focus(shares, members, self.gate, self.window, self.sinks, top_k=self.top_k)}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
 from . import transformers as _transformers
-from ._layers import CONTAINERS, LayerMechanisms, check_attention, put_tensor
+from ._layers import NAMES, LayerMechanisms, check_attention, put_tensor
 
 _CONFIG, _WEIGHTS, _PREFIX = "adapter_config.json", "adapter_model.safetensors", "base_model.model."
 # Options of PEFT that make another function of A and B.
@@ -98,7 +98,7 @@ def _put_mechanisms(model: nn.Module, attention: dict, tensors: dict[str, Tensor
     by_layer: dict[str, dict[str, Tensor]] = {}
     for name, x in tensors.items():
         layer, found, rest = name.partition(".self_attn.")
-        _expect(bool(found) and rest.split(".")[0] in CONTAINERS, f"expected tensors of attention; got '{name}'")
+        _expect(bool(found) and rest.split(".")[0] in NAMES, f"expected tensors of attention; got '{name}'")
         by_layer.setdefault(layer, {})[rest] = x
     names = [name for name, _ in model.named_modules() if name.endswith(".self_attn")]
     _expect(bool(names), f"expected a model whose layers have a `self_attn`; got {type(model).__name__}")
@@ -106,9 +106,14 @@ def _put_mechanisms(model: nn.Module, attention: dict, tensors: dict[str, Tensor
             f"expected an adapter of this base; got one with layers that {type(model).__name__} lacks")
     for n, name in enumerate(names):
         module = model.get_submodule(name)
+        before = getattr(module, "fovea", None)  # of a model that Fovea trained
+        _expect(not attention.get("differential") or (before is not None and before.attention.get("differential")),
+                "expected a differential base with this adapter, a model folder that `fovea retrofit --with differential` "
+                "writes; got another base")
         for path, x in by_layer.get(name.removesuffix(".self_attn"), {}).items():
             put_tensor(module, path, x)
-        if LayerMechanisms(module, attention, n).reads_text(module):
+        architecture = before is not None and before.architecture
+        if LayerMechanisms(module, attention, n, architecture=architecture).reads_text(module):
             model.config.use_cache = False
             if getattr(model, "generation_config", None) is not None:
                 model.generation_config.use_cache = False
@@ -120,7 +125,8 @@ def load(model: nn.Module, folder: Union[str, os.PathLike], *, focus: str = "con
     """Puts the adapter of `folder` on a transformers model, in place, and returns the model.
 
     `folder` is one of `fovea retrofit` or `fovea adapter export` (LoRA, learned and constant temperatures, Multi-Token,
-    head mixes, Focus), or a LoRA of PEFT. A model with mechanisms computes attention by `fovea.attention`.
+    head mixes, Focus, norms and gates of heads, KV shifting, SparQ), or a LoRA of PEFT. The model may be one of
+    `model_type: fovea`, differential ones included. A model with mechanisms computes attention by `fovea.attention`.
     focus: "configured" (the gate of the folder), "hard" (only groups that meet) or "off".
 
     The base is frozen; parameters of the adapter train, by names as in the folder. Potentials of Focus stay as they are.

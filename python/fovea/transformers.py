@@ -25,10 +25,6 @@ from ._settings import Documents
 NAME = "fovea"
 
 
-# AutoModelForCausalLM loads models of `model_type: fovea` from here on.
-_model.register()
-
-
 def register() -> None:
     """Makes the name known; may be called again. Models that are loaded with it compute attention by `fovea.attention`."""
     AttentionInterface.register(NAME, attention_forward)
@@ -74,19 +70,29 @@ def attention_places(
     keys = torch.arange(kv_length, device=device) + kv_offset
     rows = 1 if padding is None else padding.shape[0]
     positions = torch.cat([queries, keys]).expand(rows, -1)
-    documents = torch.zeros_like(positions)
+    of_keys = torch.zeros_like(positions[:, q_length:])
     if padding is not None:
-        real = padding[:, kv_offset : kv_offset + kv_length].to(torch.bool)
-        documents = torch.cat([documents[:, :q_length], torch.where(real, 0, PADDING)], 1)
-    places = torch.stack([documents, positions], -1)
+        of_keys = torch.where(padding[:, kv_offset : kv_offset + kv_length].to(torch.bool), 0, PADDING)
+    own = (queries - kv_offset).clamp(0, kv_length - 1)  # queries of padding see padding: so rows are runs of documents
+    places = torch.stack([torch.cat([of_keys[:, own], of_keys], 1), positions], -1)
     if mask_function in (masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function):
         return places[:, None]
     exact = masking_utils.sdpa_mask(
         batch_size, q_length, kv_length, q_offset, kv_offset, mask_function, attention_mask, device=device,
         allow_is_causal_skip=False, use_vmap=kwargs.get("use_vmap", False))
-    if not (exact == _relation(places, q_length, True, local_size)).all():
+    real = (places[:, None, :q_length, :1] != PADDING)
+    if not (exact == _relation(places, q_length, True, local_size))[real.expand_as(exact)].all():
         _refuse("expected a causal mask, with or without a window; got another pattern of pairs")
     return places[:, None]
+
+
+def _on_host(places: Tensor) -> Tensor:
+    """The places of a GPU's tokens, copied once for all layers: plans are made on the CPU."""
+    if not places.is_cuda or torch.compiler.is_compiling():
+        return places
+    if not hasattr(places, "fovea_on_host"):
+        places.fovea_on_host = places.cpu()
+    return places.fovea_on_host
 
 
 def attention_forward(
@@ -115,7 +121,7 @@ def attention_forward(
         of_places = (1, queries + key.shape[2], 2)
         if attention_mask.dtype != torch.int64 or attention_mask.shape[1:] != of_places:
             _refuse(f"expected an attention_mask [batch, tokens]; got a mask of pairs {tuple(attention_mask.shape)}")
-        documents, positions = attention_mask[:, 0].unbind(-1)
+        documents, positions = _on_host(attention_mask)[:, 0].unbind(-1)
         settings = {
             "documents": Documents(documents[:, :queries], documents[:, queries:]),
             "query_positions": positions[:, :queries],
@@ -126,5 +132,12 @@ def attention_forward(
     if (mechanisms := getattr(module, "fovea", None)) is not None:
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
         settings |= mechanisms.settings(module, query, key.shape[2], scale, settings)
+    if "differential" in settings:  # neighbouring value heads are one of twice the width
+        value = value.unflatten(1, (-1, 2)).transpose(2, 3).flatten(3)
     out = attention(query, key, value, **settings)
     return out.transpose(1, 2), None
+
+
+# AutoModelForCausalLM loads models of `model_type: fovea` from here on; their attention goes by that name.
+_model.register()
+register()

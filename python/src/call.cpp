@@ -7,13 +7,21 @@
 namespace fovea::python {
 namespace {
 
+// Whether x is where the kernels of the call read it.
+bool is_near(const Tensor& x, const Tensor& q) {
+  if (q.is_cpu()) return x.is_cpu();
+  return x.is_cuda() && x.get_device_index() == q.get_device_index();
+}
+
 void check_slot(const Call& call, int n) {
   const SlotRow& slot = kTable[n];
   const Tensor& x = *call.slots[n];
   const std::string sizes = slot.sizes;
-  expect(x.is_cpu() && x.is_contiguous() && x.dim() == std::ssize(sizes) &&
+  const bool is_place = n >= kQueryPositions && n <= kKeyDocuments;
+  expect((is_near(x, call.q) || (is_place && x.is_cpu())) && x.is_contiguous() &&
+             x.dim() == std::ssize(sizes) &&
              x.scalar_type() == (n < kQueryPositions ? ScalarType::Float : ScalarType::Long),
-         "{} must be contiguous on the CPU with {} axes, {}", slot.name, sizes.size(),
+         "{} must be contiguous on the device of q with {} axes, {}", slot.name, sizes.size(),
          n < kQueryPositions ? "float32" : "int64");
   for (size_t axis = 0; axis < sizes.size(); ++axis) {
     const int64_t size = x.size(static_cast<int64_t>(axis));
@@ -75,8 +83,8 @@ void check_groups(const Call& call) {
 }  // namespace
 
 void check_rows(const Tensor& x, const char* name, const Tensor& q) {
-  expect(x.is_cpu() && x.dim() == 4 && x.scalar_type() == q.scalar_type(),
-         "{} must be [batch, heads, tokens, width] on the CPU, of the dtype of q", name);
+  expect(is_near(x, q) && x.dim() == 4 && x.scalar_type() == q.scalar_type(),
+         "{} must be [batch, heads, tokens, width], of the device and dtype of q", name);
   expect(x.stride(3) == 1 || x.size(3) <= 1, "{} must be contiguous along its last axis", name);
 }
 

@@ -4,21 +4,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <torch/csrc/stable/tensor.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "fovea/base/error.h"
+#include "fovea/kernels/common/mask_rule.h"
+#include "tensors.h"
 
 namespace fovea::python {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-// The operands of a call that may be absent: float32 and contiguous; places are int64.
+// The operands of a call that may be absent: float32 and contiguous, on the device of q; places are
+// int64, there or on the CPU.
 enum Slot {
   kTau,
   kBias,
@@ -40,8 +38,8 @@ enum Slot {
   kSlots
 };
 // The sizes of an operand: a letter an axis, B batch, b batch or 1, h heads, t queries, s keys, n
-// one or more, m any. Kernels write its gradient for every row of the batch; that of tau for every
-// head. Gradients of the gate are summed here.
+// one or more, m any. Kernels write its gradient for every row of the batch; those of tau and, but
+// for joined pairs, of the gate for every head.
 struct SlotRow {
   const char* name;
   const char* sizes;
@@ -69,8 +67,8 @@ inline constexpr const char* kSettings =
     "bool causal, float scale, float soft_cap, int window, int sinks";
 inline constexpr const char* kOtherSettings =
     "int bias_first=0, bool eq4=False, bool renormalise=False, int gate=0, float gate_offset=0.0, "
-    "bool gate_learned=False, int near=0, int near_sinks=0, int groups=0, int block_size=0, "
-    "bool stats=False";
+    "bool gate_learned=False, int near=0, int near_sinks=0, int groups=0, int most_groups=0, "
+    "int block_size=0, bool stats=False";
 
 struct Call {
   Tensor q, k, v;
@@ -84,11 +82,17 @@ struct Call {
   double gate_offset = 0.0;
   bool gate_learned = false;
   int64_t near = 0, near_sinks = 0, groups = 0;
+  int64_t most_groups = 0;  ///< of a token; 0: all of them
   int64_t block_size = 0;
   bool stats = false;
 
   const std::optional<Tensor>& operator[](Slot slot) const { return slots[slot]; }
   bool has_bias() const { return slots[kBias] || slots[kAlibi]; }
+  bool has_places() const {
+    for (int n = kQueryPositions; n <= kKeyDocuments; ++n)
+      if (slots[n]) return true;
+    return false;
+  }
   bool joins_pairs() const {
     return slots[kKernelBefore] || slots[kKernelAfter] || slots[kMixBefore] || slots[kMixAfter];
   }
@@ -97,6 +101,10 @@ struct Call {
 template <class... Args>
 void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   fovea::require<fovea::ShapeError>(holds, "fovea.attention", text, std::forward<Args>(args)...);
+}
+
+inline MaskRule mask_rule(const Call& call) {
+  return {.causal = call.causal, .window = call.window, .sinks = call.sinks};
 }
 
 /// ShapeError where operands do not fit; `x` is q, k, v or a gradient of their kind.

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pairs.h"
 
+#include <algorithm>
+#include <list>
+#include <mutex>
 #include <span>
 
-#include "fovea/kernels/backend.h"
 #include "fovea/kernels/common/block_plan.h"
 
 namespace fovea::python {
@@ -33,10 +35,6 @@ bool one_row_of_places(const Call& call) {
   return true;
 }
 
-MaskRule mask_rule(const Call& call) {
-  return {.causal = call.causal, .window = call.window, .sinks = call.sinks};
-}
-
 struct RowPlaces {
   std::vector<TokenPlace> queries, keys;
 };
@@ -47,11 +45,11 @@ RowPlaces row_places(const Call& call, int64_t b) {
           places(call[kKeyPositions], call[kKeyDocuments], b, keys, 0)};
 }
 
-std::vector<Visits> visits_of(const Call& call) {
+std::vector<Visits> visits_of(const Call& call, TileSizes tiles) {
   std::vector<Visits> all;
   for (int64_t b = 0; b < (one_row_of_places(call) ? 1 : call.q.size(0)); ++b) {
     const RowPlaces row = row_places(call, b);
-    all.push_back(make_visits(mask_rule(call), row.queries, row.keys, kernels::cpu().tile_sizes()));
+    all.push_back(make_visits(mask_rule(call), row.queries, row.keys, tiles));
   }
   return all;
 }
@@ -132,8 +130,7 @@ std::vector<RowVisits> few_rows(const Call& call) {
   if (call.stats || call.joins_pairs() || call[kMembers] || batch * queries * keys == 0 ||
       !kernels::cpu().prefers_decode(sizes))
     return {};
-  bool placed = false;
-  for (int n = kQueryPositions; n <= kKeyDocuments; ++n) placed = placed || call.slots[n];
+  const bool placed = call.has_places();
   std::vector<RowVisits> all;
   std::vector<KeyRange> runs{{.begin = 0, .end = keys, .shift = 0}};
   for (int64_t b = 0; b < batch; ++b) {
@@ -154,11 +151,62 @@ std::vector<RowVisits> few_rows(const Call& call) {
   return all;
 }
 
+// All that visits depend on, as numbers.
+std::vector<int64_t> description(const Call& call) {
+  std::vector<int64_t> all{call.causal,    call.window,    call.sinks,       call.q.size(2),
+                           call.k.size(2), call.q.size(0), call.has_places()};
+  for (int n = kQueryPositions; n <= kKeyDocuments; ++n) {
+    const std::optional<Tensor>& x = call.slots[n];
+    all.push_back(x ? x->size(0) : 0);
+    if (!x) continue;
+    const auto* const numbers = static_cast<const int64_t*>(x->const_data_ptr());
+    all.insert(all.end(), numbers, numbers + x->numel());
+  }
+  return all;
+}
+
+// Visits of recent calls: layers of a model share one mask, and a backend keeps what it makes of
+// the visits, by their memory.
+class Recent {
+ public:
+  std::vector<Visits> of(const Call& call, TileSizes tiles) {
+    const std::vector<int64_t> wanted = description(call);
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(all_, wanted, &Entry::description);
+    if (found != all_.end())
+      all_.splice(all_.begin(), all_, found);
+    else
+      all_.push_front({wanted, visits_of(call, tiles)});
+    if (all_.size() > kMost) all_.pop_back();
+    return all_.front().visits;
+  }
+
+ private:
+  struct Entry {
+    std::vector<int64_t> description;
+    std::vector<Visits> visits;
+  };
+  static constexpr size_t kMost = 16;
+  std::mutex mutex_;
+  std::list<Entry> all_;
+};
+
+Recent& recent() {
+  static auto* const all = new Recent;  // outlives calls at the end of the program
+  return *all;
+}
+
 }  // namespace
 
-Pairs::Pairs(const Call& call, bool forward) : plans(grouped_plans(call)) {
+Pairs::Pairs(const Call& call, const kernels::Backend& backend, bool forward) {
+  if (!call.q.is_cpu()) {
+    const bool has_plan = call[kBlockPairs] || (call[kMembers] && !call.joins_pairs());
+    if (!has_plan) visits = recent().of(call, backend.tile_sizes());
+    return;
+  }
+  plans = grouped_plans(call);
   if (plans.empty() && forward) rows = few_rows(call);
-  if (plans.empty() && rows.empty()) visits = visits_of(call);
+  if (plans.empty() && rows.empty()) visits = visits_of(call, backend.tile_sizes());
 }
 
 }  // namespace fovea::python

@@ -8,6 +8,7 @@ from eager import attend
 from operator_calls import opcheck
 
 import fovea
+from fovea import _call
 
 B, H, G, T, S, D, K = 2, 4, 2, 70, 83, 16, 6
 FIRST = S - T
@@ -286,7 +287,7 @@ def test_groups_are_balanced_by_sinkhorn_and_learn():
     potentials = fovea.sinkhorn_potentials(scores.flatten(0, 1), 50)
     shares, members = fovea.focus_groups(x, weight, centroids, potentials=potentials, temperature=2.0, top_k=2)
     torch.testing.assert_close(shares.mean((0, 1)), torch.full((4,), 0.25), rtol=1e-2, atol=1e-2)
-    assert all(bin(m).count("1") == 2 for m in members.flatten().tolist())
+    assert all(bin(m).count("1") == 2 for m in members.flatten().tolist()) and _call.most_groups(members, 4) == 2
     out = fovea.attention(*rows(), focus=focus("log", fovea.focus_groups(x[:, :S], weight, centroids, temperature=2.0)[0]))
     for gradient in torch.autograd.grad(out.square().sum(), (x, weight, centroids)):
         assert gradient.abs().max() > 0

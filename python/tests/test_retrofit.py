@@ -36,7 +36,14 @@ ATTENTIONS = {
     "focus": {"focus": FOCUS},
     "all but focus": {"temperature": {"kind": "learned", "form": "prefix"},
                       "multi_token": {"before": {"queries": 3, "keys": 5}, "layers": [0, 1]}},
+    "on a differential base": {"differential": True, "head_output": {"gate": "scalar"},
+                               "temperature": {"kind": "learned", "form": "token", "bound": "sigmoid"}},
+    "shift and gate": {"kv_shift": {"keys": True, "values": True}, "head_output": {"norm": "rms", "gate": "full"}},
+    "sparq": {"sparq": {"components": 3, "keys": 6}},
 }
+
+
+DIFFERENTIAL = {"differential": True, "head_output": {"gate": "scalar"}}
 
 
 def numbers(shape, scale, seed):
@@ -44,10 +51,12 @@ def numbers(shape, scale, seed):
 
 
 def mechanism_tensors(config, attention):
-    """Numbers that are far from neutral."""
+    """Numbers that are far from neutral, of what the base lacks."""
     tensors = {}
+    of_base = set(DIFFERENTIAL) if attention.get("differential") else set()
     for layer in range(config.num_hidden_layers):
-        for n, (name, shape) in enumerate(shapes_of(attention, layer, config.hidden_size, config.num_attention_heads).items()):
+        shapes = shapes_of({n: x for n, x in attention.items() if n not in of_base}, layer, config)
+        for n, (name, shape) in enumerate(shapes.items()):
             x = numbers(shape, 0.05, 100 * layer + n)
             if name.startswith("key_query"):
                 x[:, -1, (shape[2] - 1) // 2] += 1.0
@@ -57,8 +66,10 @@ def mechanism_tensors(config, attention):
                 x += 5.2
             elif name in ("focus.weight", "focus.centroids"):
                 x *= 10.0
-            elif name == "focus.scale":
+            elif name in ("focus.scale", "head_norm.weight"):
                 x += 1.0
+            elif name.startswith("kv_shift"):
+                x += torch.tensor([0.7, 0.3])
             tensors[f"model.layers.{layer}.self_attn.{name}"] = x
     return tensors
 
@@ -85,8 +96,26 @@ def write_adapter(folder, config, attention, lora=True):
 def small(layers=2):
     torch.manual_seed(1)
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(
-        vocab_size=99, hidden_size=48, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=6,
-        num_key_value_heads=3, head_dim=8, max_position_embeddings=128, pad_token_id=0)).eval()
+        vocab_size=99, hidden_size=96, intermediate_size=64, num_hidden_layers=layers, num_attention_heads=12,
+        num_key_value_heads=6, head_dim=8, max_position_embeddings=128, pad_token_id=0)).eval()
+
+
+def small_differential():
+    """A model of `model_type: fovea`."""
+    config = small().config.to_dict()
+    torch.manual_seed(2)
+    model = fovea._model.FoveaForCausalLM(fovea._model.FoveaConfig(
+        fovea={"model": {"attention": DIFFERENTIAL}}, **{n: config[n] for n in (
+            "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+            "num_key_value_heads", "head_dim", "max_position_embeddings", "pad_token_id")})).eval()
+    for name, x in model.named_parameters():
+        if "lambda" in name or "head_" in name:
+            x.data = numbers(x.shape, 0.3, len(name)) + ("head_norm" in name)
+    return model
+
+
+def base_of(name):
+    return small_differential() if name == "on a differential base" else small()
 
 
 TOKENS = torch.randint(1, 99, (2, 31), generator=torch.Generator().manual_seed(3))
@@ -107,7 +136,7 @@ def assert_same_losses(ours, told):
 
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_an_adapter_changes_the_logits_trains_and_is_saved_as_it_was_read(tmp_path, name):
-    plain = small()
+    plain = base_of(name)
     base = plain(TOKENS).logits
     folder = write_adapter(tmp_path / "adapter", plain.config, ATTENTIONS[name])
     model = fovea.retrofit.load(plain, folder)
@@ -121,13 +150,13 @@ def test_an_adapter_changes_the_logits_trains_and_is_saved_as_it_was_read(tmp_pa
     state = ("potentials", "mean", "scale", "updates")
     assert trained == {n.removeprefix("base_model.model.") for n in first if not n.endswith(tuple("focus." + s for s in state))}
     with torch.no_grad():
-        torch.testing.assert_close(fovea.retrofit.load(small(), tmp_path / "again")(TOKENS).logits, changed)
+        torch.testing.assert_close(fovea.retrofit.load(base_of(name), tmp_path / "again")(TOKENS).logits, changed)
 
 
-@pytest.mark.parametrize("name", ["focal", "multi_token", "focus"])
+@pytest.mark.parametrize("name", ["focal", "multi_token", "focus", "on a differential base", "shift and gate", "sparq"])
 @torch.no_grad()
 def test_padding_on_either_side_does_not_change_real_tokens(tmp_path, name):
-    model = fovea.retrofit.load(small(), write_adapter(tmp_path / "adapter", small().config, ATTENTIONS[name]))
+    model = fovea.retrofit.load(base_of(name), write_adapter(tmp_path / "adapter", small().config, ATTENTIONS[name]))
     alone = model(TOKENS[1:, :20]).logits
     for side in ("left", "right"):
         pad = torch.zeros(1, 11, dtype=torch.long)
@@ -149,6 +178,16 @@ def test_generate_reads_the_whole_text_again_where_earlier_tokens_matter(tmp_pat
         model.generate(TOKENS[:1, :7], max_new_tokens=6, do_sample=False, use_cache=True)
 
 
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["on a differential base", "shift and gate", "sparq"])
+@torch.no_grad()
+def test_what_reads_keys_alone_generates_from_the_cache(tmp_path, name, cache):
+    model = fovea.retrofit.load(base_of(name), write_adapter(tmp_path / "adapter", small().config, ATTENTIONS[name]))
+    got = model.generate(TOKENS[:1, :9], max_new_tokens=6, do_sample=False, cache_implementation=cache)
+    for n in range(9, 15):
+        assert int(model(got[:, :n], use_cache=False).logits[0, -1].argmax()) == int(got[0, n])
+
+
 @torch.no_grad()
 def test_focus_may_be_hard_or_off(tmp_path):
     folder = write_adapter(tmp_path / "adapter", small().config, ATTENTIONS["focus"], lora=False)
@@ -164,6 +203,9 @@ def test_adapters_that_do_not_fit_are_refused_by_name(tmp_path):
         fovea.retrofit.load(small(), folder)
     folder = write_adapter(tmp_path / "routing", small().config, {"routing": {"clusters": 4}}, lora=True)
     with pytest.raises(NotImplementedError, match="routing"):
+        fovea.retrofit.load(small(), folder)
+    folder = write_adapter(tmp_path / "differential", small().config, ATTENTIONS["on a differential base"])
+    with pytest.raises(ValueError, match="expected a differential base"):
         fovea.retrofit.load(small(), folder)
     with pytest.raises(ValueError, match="no adapter_config.json"):
         fovea.retrofit.load(small(), tmp_path)
@@ -221,18 +263,41 @@ MODELS = {
     "multi_token": [A + "temperature.kind=learned", A + "multi_token.before={queries: 3, keys: 5}", A + "multi_token.after={queries: 2, keys: 3}",
                     A + "head_mix.before=full"],
     "focus": [A + "focus.gate=log", A + "focus.window=8", A + "focus.groups=4", A + "focus.width=8"],
+    "differential": [A + "differential=true", A + "head_output.gate=scalar", "model.kv_heads=2"],
+    "shift, norm and gate": [A + "kv_shift={keys: true, values: true, start: 0.2}", A + "head_output={norm: rms, gate: scalar}"],
+    "sparq": [A + "sparq={components: 3, keys: 8}"],
     "window, sinks and cap": [A + "temperature.value=0.5", A + "mask.window=16", A + "mask.sinks=2", A + "soft_cap=20"],
 }
+
+
+def train_and_export(folder, *settings):
+    """A model folder, folder/model, of a few steps."""
+    (folder / "text.txt").write_text((ROOT / "CONTRIBUTING.md").read_text())
+    (folder / "recipe.yaml").write_text(RECIPE)
+    for command in (["train", "recipe.yaml", "--quiet", *settings], ["export", "run", "model", "--quiet"]):
+        done = subprocess.run([PROGRAM, *command], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@needs_program
+@pytest.mark.parametrize("name", ["on a differential base", "shift and gate", "sparq"])
+def test_an_adapter_on_a_small_model_has_the_losses_of_the_program(tmp_path, page, name):
+    train_and_export(tmp_path, "model.kv_heads=2", *(MODELS["differential"] if "differential" in name else []))
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
+    short = tmp_path / "short.txt"
+    short.write_text(page.read_text()[:50])
+    plain = losses_of(base, tmp_path / "model", short)
+    folder = write_adapter(tmp_path / "adapter", base.config, ATTENTIONS[name])
+    told = program_losses(tmp_path / "model", "--text", short, "--adapter", folder)
+    ours = losses_of(fovea.retrofit.load(base, folder), tmp_path / "model", short)
+    assert (ours - plain).abs().mean() > 0.01
+    assert_same_losses(ours, told)
 
 
 @needs_program
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_that_fovea_trained_loads_and_has_its_loss(tmp_path, page, name):
-    (tmp_path / "text.txt").write_text((ROOT / "CONTRIBUTING.md").read_text())
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    for command in (["train", "recipe.yaml", "--quiet", *MODELS[name]], ["export", "run", "model", "--quiet"]):
-        done = subprocess.run([PROGRAM, *command], cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    train_and_export(tmp_path, *MODELS[name])
     assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "fovea"
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32).eval()
     short = tmp_path / "short.txt"

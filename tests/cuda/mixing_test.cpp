@@ -130,6 +130,7 @@ TEST(CudaMixing, WhatTheKernelsLackIsRefused) {
   has(reason([](auto& s) { s.after = {2, 2}, s.renormalise = true; }), "renormalise");
   has(reason([](auto& s) { s.mask.window = 9; }), "causal masks alone");
   has(reason([](auto& s) { s.groups = 4; }), "hard Focus");
+  has(reason([](auto& s) { s.gate = kernels::PairGate::Form::weight; }), "soft gate of Focus");
   has(reason([](auto& s) { s.sizes.queries = 30; }), "queries that are all keys");
   has(reason([](auto& s) { s.sizes.head_dim = s.sizes.value_dim = 80; }), "64, 96 and 128");
   const On on(kAmpere);

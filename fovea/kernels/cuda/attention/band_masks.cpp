@@ -18,9 +18,11 @@ bool same_plans(std::span<const Visits> a, std::span<const Visits> b) {
 
 }  // namespace
 
-std::shared_ptr<BandMasks::Entry> BandMasks::find(std::span<const Visits> visits) {
+std::shared_ptr<BandMasks::Entry> BandMasks::find(std::span<const Visits> visits,
+                                                  const Stream* stream) {
   const auto found = std::find_if(recent_.begin(), recent_.end(), [&](const auto& entry) {
-    return same_plans(entry->visits, visits);
+    const bool readable = stream == nullptr || !entry->memory || entry->stream == *stream;
+    return readable && same_plans(entry->visits, visits);
   });
   if (found != recent_.end()) {
     recent_.splice(recent_.begin(), recent_, found);
@@ -36,13 +38,13 @@ std::shared_ptr<BandMasks::Entry> BandMasks::find(std::span<const Visits> visits
 
 std::shared_ptr<BandMasks::Entry> BandMasks::of(std::span<const Visits> visits) {
   const std::lock_guard lock(mutex_);
-  return find(visits);
+  return find(visits, nullptr);
 }
 
 std::shared_ptr<BandMasks::Entry> BandMasks::on_device(std::span<const Visits> visits,
                                                        Stream stream) {
   const std::lock_guard lock(mutex_);
-  std::shared_ptr<Entry> entry = find(visits);
+  std::shared_ptr<Entry> entry = find(visits, &stream);
   const std::vector<int32_t>& starts = entry->mask.doc_start;
   if (starts.empty() || entry->doc_start != nullptr) return entry;
   const int64_t count = std::ssize(starts);
@@ -50,6 +52,7 @@ std::shared_ptr<BandMasks::Entry> BandMasks::on_device(std::span<const Visits> v
   auto* const to = entry->memory->take<int32_t>(count);
   copy_to_device(to, starts.data(), count * static_cast<int64_t>(sizeof(int32_t)), stream);
   entry->doc_start = to;
+  entry->stream = stream;
   return entry;
 }
 

@@ -23,6 +23,7 @@ class BandMasks {
         visits;  ///< copies share the plans' memory, so that its address stays theirs
     BandMask mask;
     std::unique_ptr<Scratch> memory;     ///< of doc_start
+    Stream stream = nullptr;             ///< that filled it; another one fills its own
     const int32_t* doc_start = nullptr;  ///< on the device, once a call ran; null: one document
   };
 
@@ -32,7 +33,8 @@ class BandMasks {
   std::shared_ptr<Entry> on_device(std::span<const Visits> visits, Stream stream);
 
  private:
-  std::shared_ptr<Entry> find(std::span<const Visits> visits);
+  /// `stream`: where its documents are read; null: nowhere.
+  std::shared_ptr<Entry> find(std::span<const Visits> visits, const Stream* stream);
 
   std::mutex mutex_;
   std::list<std::shared_ptr<Entry>> recent_;

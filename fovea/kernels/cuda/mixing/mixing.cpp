@@ -63,6 +63,8 @@ Reason why_not_score(const ScoreParameters& rule) {
   if (rule.soft_cap > 0.0f) return "CUDA kernels that mix have no soft-cap";
   if (rule.alibi != nullptr) return "CUDA kernels that mix have no ALiBi";
   if (rule.sink_logit != nullptr) return "CUDA kernels that mix have no sink logit";
+  if (rule.gate.form != PairGate::Form::none)
+    return "CUDA kernels that mix have no soft gate of Focus";
   return why_not_rule(rule);
 }
 
