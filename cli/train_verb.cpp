@@ -73,7 +73,7 @@ void run(const TrainVerbOptions& options, const Globals& given) {
     return run_in_processes(options.processes, without_processes(given.arguments));
   const Ranks ranks;
   ranks.require_same(fields_to_json(recipe).dump(), "recipe");
-  require_cpu_ranks(ranks.all(), choose_device(recipe.train.device), "recipe");
+  ranks.compute_on(choose_device(recipe.train.device));
   Globals globals = given;
   globals.quiet = given.quiet || !ranks.all().is_first();
   Progress progress(stderr_progress(globals));

@@ -8,15 +8,13 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <string_view>
 
 #include "fovea/kernels/device_services.h"
+#include "fovea/runtime/own_library.h"
 
 namespace fovea {
 namespace {
-
-namespace fs = std::filesystem;
 
 /// The kernels that a GPU has run (docs/gpu.md).
 constexpr std::string_view kTried = "sm_90a";
@@ -28,27 +26,13 @@ void* stream() {
   return guard.getStream(guard.getDevice()).native_handle();
 }
 
-/// The folder of the program or library that this code is part of.
-fs::path own_folder() {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
-    return {};
-  std::error_code ignored;
-  const fs::path file = fs::canonical(info.dli_fname, ignored);
-  return file.parent_path();
-}
-
 std::string load() {
   const char* const given = std::getenv("FOVEA_CUDA_KERNELS");
   const std::string_view wanted = given != nullptr ? given : "";
   if (wanted == "off") return "the CUDA kernels are off (FOVEA_CUDA_KERNELS=off)";
-  void* library = nullptr;
-  for (const char* folder : {".", "../lib"}) {
-    const fs::path file = own_folder() / folder / "libfovea_cuda.so";
-    if (library == nullptr) library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  }
-  if (library == nullptr) library = dlopen("libfovea_cuda.so", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return fmt::format("the CUDA kernels cannot be loaded ({})", dlerror());
+  std::string why_not;
+  void* const library = open_own_library("libfovea_cuda.so", why_not);
+  if (library == nullptr) return fmt::format("the CUDA kernels cannot be loaded ({})", why_not);
   const auto make = reinterpret_cast<kernels::MakeBackend>(dlsym(library, kernels::kMakeBackend));
   if (make == nullptr) return "libfovea_cuda.so is of another version";
   std::string why;
