@@ -113,7 +113,8 @@ Verb add_train_verb(Command& app, Globals& globals) {
   verb->add_flag("--print-config", options->print_config,
                  "print the resolved recipe with help for every key, and stop");
   verb->add_option("--processes", options->processes,
-                   "train on so many processes of this machine, each with its part of the rows")
+                   "train on so many processes of this machine, each with its part of the "
+                   "rows; with train.device=cuda each with a GPU, too")
       ->check(in_range({1, 1024}));
   add_global_options(*verb, globals);
   verb->footer([] { return recipe_keys_help(); });
