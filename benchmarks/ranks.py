@@ -79,15 +79,13 @@ def hidden(folder: pathlib.Path, path: pathlib.Path, options: argparse.Namespace
         middle = {(name, key): statistics.median(step[key] for step in steps)
                   for name, steps in (("beside", beside), ("after", after)) for key in ("sums", "wait", "step")}
         pairs.append({"alone": middle["after", "sums"], "wait": middle["beside", "wait"], "step": middle["beside", "step"],
-                      "hidden": 1.0 - middle["beside", "wait"] / middle["after", "sums"],
-                      "saved": (middle["after", "step"] - middle["beside", "step"]) / middle["after", "sums"]})
+                      "hidden": 1.0 - middle["beside", "wait"] / middle["after", "sums"]})
     # A rank's speed is the plan's own measurement of this machine by as many threads.
     plan = fovea(["plan", str(path), f"--ranks={options.ranks}", "--link=loopback"], {"OMP_NUM_THREADS": "1"})["ranks"]
     return {"seconds_of_sums_alone": quartiles([pair["alone"] for pair in pairs]),
             "seconds_waited": quartiles([pair["wait"] for pair in pairs]),
             "seconds_of_step": quartiles([pair["step"] for pair in pairs]),
             "hidden": quartiles([pair["hidden"] for pair in pairs]),
-            "step_saved_of_sums": quartiles([pair["saved"] for pair in pairs]),
             "model": {"seconds_of_sums": plan["gradient_seconds"],
                       "hidden": 1.0 - plan["exposed_seconds"] / plan["gradient_seconds"]}}
 

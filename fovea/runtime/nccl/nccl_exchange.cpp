@@ -1,7 +1,6 @@
 // libfovea_nccl.so: exchanges between GPUs by c10d's NCCL, the engine of torch.distributed there.
 //
-// The only source that reads headers of NCCL. It is compiled and has run with one rank and, on one
-// GPU, with two; not on several GPUs.
+// The only source that reads headers of NCCL. It compiles and loads, and has not run on a GPU yet.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
