@@ -75,6 +75,10 @@ def finish(processes: list[subprocess.Popen], seconds: float = 80) -> tuple[list
     return [process.returncode for process in processes], "\n".join(said)
 
 
+def last_line(said: str) -> str:
+    return (said.strip().splitlines() or ["it said nothing"])[-1]
+
+
 def difference(one: list[float], other: list[float]) -> float:
     if len(one) != len(other):
         return float("inf")
@@ -91,13 +95,15 @@ def same_losses(runs: Runs, name: str, processes: list[subprocess.Popen], bound:
     codes, said = finish(processes)
     if any(codes):
         return False, f"exit codes {codes}: {said[-1500:]}"
+    if not (runs.folder / "alone" / "metrics.jsonl").exists():
+        return False, "the run of one process, which it is compared with, failed"
     off = difference(runs.losses("alone"), runs.losses(name))
     return off < bound, f"losses differ by {off:.1e} of themselves at most, in {STEPS} steps"
 
 
 def refusal(runs: Runs) -> tuple[bool, str]:
     codes, said = finish(runs.ranks("refused", 2, [], apart=False))
-    return all(codes) and "have one together" in said, f"exit codes {codes}: {said.strip().splitlines()[-1]}"
+    return all(codes) and "have one together" in said, f"exit codes {codes}: {last_line(said)}"
 
 
 def killed(runs: Runs) -> tuple[bool, str]:
@@ -110,7 +116,7 @@ def killed(runs: Runs) -> tuple[bool, str]:
     codes, said = finish(processes, 60)
     seconds = time.monotonic() - start
     return codes[0] == 75 and seconds < 30 and "rank 1 of 2" in said, \
-        f"exit code {codes[0]} after {seconds:.1f} s: {said.strip().splitlines()[-1] if said.strip() else ''}"
+        f"exit code {codes[0]} after {seconds:.1f} s: {last_line(said)}"
 
 
 def main() -> None:

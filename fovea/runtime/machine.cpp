@@ -173,7 +173,7 @@ std::vector<Gpu> list_gpus() {
   int count = 0;
   if (!find("cuInit", init) || !find("cuDeviceGetCount", count_devices) ||
       !find("cuDeviceGetName", get_name) || !find("cuDeviceTotalMem_v2", get_memory) ||
-      init(0) != 0 || count_devices(&count) != 0)
+      !find("cuDeviceGetUuid_v2", get_id) || init(0) != 0 || count_devices(&count) != 0)
     return {};
   std::vector<Gpu> gpus;
   for (int i = 0; i < count; ++i) {  // device handles are their numbers
