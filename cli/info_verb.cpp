@@ -14,6 +14,7 @@
 #include "fovea/data/config.h"
 #include "fovea/kernels/common/isa.h"
 #include "fovea/nn/matmul.h"
+#include "fovea/runtime/device_exchange.h"
 #include "fovea/runtime/machine.h"
 
 namespace fovea::cli {
@@ -54,6 +55,7 @@ void run(const Globals& globals) {
       {"device", device.str()},
       {"why_no_gpu", why_no_gpu()},
       {"why_no_cuda_kernels", device.is_cuda() ? why_no_cuda_kernels() : why_no_gpu()},
+      {"why_no_nccl", why_no_nccl()},
       {"gpus", gpus()},
       {"memory_bytes", machine["memory_bytes"]},
       {"memory_available_bytes", available_memory_bytes()},

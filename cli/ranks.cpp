@@ -9,7 +9,6 @@
 #include "cli/interruption.h"
 #include "fovea/base/error.h"
 #include "fovea/runtime/child_process.h"
-#include "fovea/runtime/gloo_communicator.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/rank_processes.h"
 #include "fovea/runtime/spawn.h"
@@ -18,6 +17,7 @@ namespace fovea::cli {
 
 Ranks::Ranks() : place_(read_rank_place()) {
   if (place_.parent > 0) end_with_parent(static_cast<pid_t>(place_.parent));
+  show_gpu_of_rank(place_);
   if (!place_.alone()) joined_ = join_ranks(place_);
 }
 
@@ -36,6 +36,12 @@ void Ranks::require_same(const std::string& text, std::string_view what) const {
                        what);
 }
 
+void Ranks::compute_on(at::Device device) const {
+  if (!joined_) return;
+  const std::vector<Gpu> gpus = device.is_cuda() ? list_gpus() : std::vector<Gpu>{};
+  joined_->compute_on(device, gpus.empty() ? "" : gpus.front().id);
+}
+
 std::vector<std::string> without_processes(const std::vector<std::string>& arguments) {
   constexpr std::string_view option = "--processes";
   std::vector<std::string> kept;
@@ -48,12 +54,6 @@ std::vector<std::string> without_processes(const std::vector<std::string>& argum
     }
   }
   return kept;
-}
-
-void require_cpu_ranks(const Communicator& ranks, at::Device device, std::string_view what) {
-  require<ConfigError>(
-      ranks.size() == 1 || device.is_cpu(), what,
-      "several processes train on the CPU, not on a GPU yet; set train.device=cpu, or start one");
 }
 
 void run_in_processes(int64_t count, std::vector<std::string> arguments) {

@@ -14,6 +14,7 @@
 
 #include "fovea/report/progress.h"
 #include "fovea/runtime/communicator.h"
+#include "fovea/runtime/gloo_communicator.h"
 #include "fovea/runtime/rank_place.h"
 
 namespace fovea::cli {
@@ -23,28 +24,29 @@ struct RanksEnded {
   int exit_code = 0;
 };
 
-/// The ranks of the environment, joined; one rank where there is no launcher.
+/// The ranks of the environment, joined; one rank where there is no launcher. Each sees its own GPU
+/// alone, so it is made before anything asks for one.
 class Ranks {
  public:
   /// UsageError for half an environment; LostRankError, IoError.
   Ranks();
 
-  Communicator& all() const { return joined_ ? *joined_ : alone(); }
+  Communicator& all() const { return joined_ ? static_cast<Communicator&>(*joined_) : alone(); }
   /// Says how many there are.
   void tell(Progress& progress) const;
   /// ConfigError where the program or `text` (a `what`) differs between the ranks.
   void require_same(const std::string& text, std::string_view what) const;
+  /// From now on tensors on `device` are exchanged, too. ConfigError where the ranks' devices do
+  /// not fit together.
+  void compute_on(at::Device device) const;
 
  private:
   RankPlace place_;
-  std::unique_ptr<Communicator> joined_;
+  std::unique_ptr<JoinedRanks> joined_;
 };
 
 /// The command of one rank: `arguments` without --processes.
 std::vector<std::string> without_processes(const std::vector<std::string>& arguments);
-
-/// ConfigError for several ranks and a device that is a GPU.
-void require_cpu_ranks(const Communicator& ranks, at::Device device, std::string_view what);
 
 /// Runs this program with `arguments` as `count` ranks and returns when all have done their work.
 /// UsageError, IoError, RanksEnded.

@@ -192,7 +192,7 @@ void run(RetrofitVerbOptions& options, const Globals& given) {
   if (ranks.all().size() > 1) {
     const std::vector<RetrofitPhase> phases = planned(options);
     ranks.require_same(phases_json(phases).dump(), "options");
-    require_cpu_ranks(ranks.all(), choose_device(phases.front().recipe.train.device), "retrofit");
+    ranks.compute_on(choose_device(phases.front().recipe.train.device));
   }
   Globals globals = given;
   globals.quiet = given.quiet || !ranks.all().is_first();

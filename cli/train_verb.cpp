@@ -73,7 +73,7 @@ void run(const TrainVerbOptions& options, const Globals& given) {
     return run_in_processes(options.processes, without_processes(given.arguments));
   const Ranks ranks;
   ranks.require_same(fields_to_json(recipe).dump(), "recipe");
-  require_cpu_ranks(ranks.all(), choose_device(recipe.train.device), "recipe");
+  ranks.compute_on(choose_device(recipe.train.device));
   Globals globals = given;
   globals.quiet = given.quiet || !ranks.all().is_first();
   Progress progress(stderr_progress(globals));
@@ -113,7 +113,8 @@ Verb add_train_verb(Command& app, Globals& globals) {
   verb->add_flag("--print-config", options->print_config,
                  "print the resolved recipe with help for every key, and stop");
   verb->add_option("--processes", options->processes,
-                   "train on so many processes of this machine, each with its part of the rows")
+                   "train on so many processes of this machine, each with its part of the "
+                   "rows; with train.device=cuda each with a GPU, too")
       ->check(in_range({1, 1024}));
   add_global_options(*verb, globals);
   verb->footer([] { return recipe_keys_help(); });

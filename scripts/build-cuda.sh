@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# build-cuda.sh [JOBS]: the library of CUDA kernels with all forms, where nvcc of CUDA 13 is; build/ otherwise as it was.
+# build-cuda.sh [JOBS]: the library of CUDA kernels with all forms and that of exchanges between GPUs, where nvcc of CUDA 13
+# is; build/ otherwise as it was.
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
@@ -14,4 +15,6 @@ if [ ! -f build/cuda/units.cpp ]; then
   echo "[build] attention on the GPU is computed by torch's operations"
   exit 0
 fi
-scripts/build.sh release "${1:-1}" fovea_cuda
+targets=(fovea_cuda)
+! grep -q '^build fovea_nccl:' build/build.ninja || targets+=(fovea_nccl) # where nccl.h of torch's version is
+scripts/build.sh release "${1:-1}" "${targets[@]}"

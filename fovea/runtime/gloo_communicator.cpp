@@ -1,4 +1,4 @@
-// The only source that reads headers of c10d.
+// The only source that reads headers of c10d, beside nccl/nccl_exchange.cpp.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -110,6 +110,18 @@ class SignsOfLife {
 
   void count_exchange() { ++exchanges_; }
 
+  /// Whether some rank gives no sign of life.
+  bool some_silent() {
+    try {
+      if (store_->check({"verdict"})) return true;
+      const std::vector<std::string> before = beats();
+      std::this_thread::sleep_for(times_.sign_of_life);
+      return !silent(before, beats()).empty();
+    } catch (const std::exception&) {
+      return true;  // the place where they meet has gone
+    }
+  }
+
   /// The ranks that have gone, hang or stay behind, after an exchange that failed; the first rank
   /// to ask decides for all.
   std::string verdict() {
@@ -154,17 +166,25 @@ class SignsOfLife {
     return all;
   }
 
+  std::vector<int64_t> silent(const std::vector<std::string>& before,
+                              const std::vector<std::string>& now) const {
+    std::vector<int64_t> found;
+    for (size_t rank = 0; rank < now.size(); ++rank)
+      if (static_cast<int64_t>(rank) != place_.rank && now[rank] == before[rank])
+        found.push_back(static_cast<int64_t>(rank));
+    return found;
+  }
+
   std::string judge(const std::vector<std::string>& before, const std::vector<std::string>& now) {
-    std::vector<int64_t> silent, behind, exchanges;
+    const std::vector<int64_t> gone = silent(before, now);
+    if (!gone.empty()) return fmt::format("{} has died or hangs", rank_list(gone, place_.size));
+    std::vector<int64_t> behind, exchanges;
     exchanges.reserve(now.size());
     for (const std::string& beat : now) exchanges.push_back(std::atoll(beat.c_str()));
     const int64_t most = *std::ranges::max_element(exchanges);
-    for (size_t rank = 0; rank < now.size(); ++rank) {
-      if (static_cast<int64_t>(rank) == place_.rank) continue;
-      if (now[rank] == before[rank]) silent.push_back(static_cast<int64_t>(rank));
-      if (exchanges[rank] < most) behind.push_back(static_cast<int64_t>(rank));
-    }
-    if (!silent.empty()) return fmt::format("{} has died or hangs", rank_list(silent, place_.size));
+    for (size_t rank = 0; rank < now.size(); ++rank)
+      if (static_cast<int64_t>(rank) != place_.rank && exchanges[rank] < most)
+        behind.push_back(static_cast<int64_t>(rank));
     if (!behind.empty())
       return fmt::format("{} lives, but stays behind the others", rank_list(behind, place_.size));
     return "all ranks live, but the connection between two of them broke";
@@ -211,13 +231,95 @@ c10::intrusive_ptr<GlooGroup> connect(const StorePointer& store, const RankPlace
   }
 }
 
-class GlooRanks final : public Communicator, public RingGather {
+/// A host that waits for its device cannot see that another rank has gone, whose numbers the device
+/// awaits. This one looks, and ends what the device does.
+class DeviceWatch {
+ public:
+  DeviceWatch(std::unique_ptr<DeviceExchange> exchange, SignsOfLife& signs)
+      : exchange_(std::move(exchange)), signs_(signs), thread_([this] { watch(); }) {}
+  ~DeviceWatch() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    wake_.notify_all();
+    thread_.join();
+  }
+
+  /// For another exchange.
+  DeviceExchange& next() {
+    ++begun_;
+    return *exchange_;
+  }
+  /// Tells the other devices, too, that this rank gives up.
+  void give_up() {
+    try {
+      exchange_->give_up();
+    } catch (const std::exception&) {
+      // It has ended already.
+    }
+  }
+
+ private:
+  static constexpr std::chrono::seconds kLooks{1}, kLong{10};
+
+  void watch() {
+    int64_t seen = 0;
+    Clock::time_point since = Clock::now();
+    std::unique_lock lock(mutex_);
+    while (!wake_.wait_for(lock, kLooks, [this] { return over_; })) {
+      lock.unlock();
+      const int64_t begun = begun_;
+      if (begun != seen || exchange_->idle()) {
+        seen = begun;
+        since = Clock::now();
+      } else if (Clock::now() - since > kLong && signs_.some_silent()) {
+        return give_up();
+      }
+      lock.lock();
+    }
+  }
+
+  std::unique_ptr<DeviceExchange> exchange_;
+  SignsOfLife& signs_;
+  std::atomic<int64_t> begun_ = 0;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+/// The number of a text, which a double holds exactly: 48 bits.
+double number_of(std::string_view text) { return static_cast<double>(fingerprint(text) >> 16); }
+
+/// IoError where the connections do not compute.
+void test_connections(Communicator& ranks, at::Device device) {
+  const auto size = static_cast<double>(ranks.size()), rank = static_cast<double>(ranks.rank());
+  bool right = ranks.sum(rank + 1.0) == size * (size + 1.0) / 2.0 && ranks.max(rank) == size - 1.0;
+  constexpr int64_t kNumbers = 1000;
+  const at::Tensor numbers = at::arange(kNumbers, at::TensorOptions(at::kFloat).device(device));
+  const at::Tensor all = numbers.clone();
+  ranks.sum(std::span(&all, 1));
+  right = right && all.equal(numbers * size);
+  const at::Tensor last = numbers + rank;
+  ranks.broadcast(std::span(&last, 1), ranks.size() - 1);
+  right = right && last.equal(numbers + (size - 1.0));
+  require<IoError>(!ranks.any(!right), "ranks",
+                   "expected the sums of {} ranks to be right; got other numbers: the machines, "
+                   "their torch or their network do not fit together",
+                   ranks.size());
+}
+
+class GlooRanks final : public JoinedRanks, public RingGather {
  public:
   using Communicator::max;
   using Communicator::sum;
 
   GlooRanks(const RankPlace& place, const RankTimes& times)
-      : place_(place), store_(open_store(place, times)), signs_(store_, place, times) {
+      : place_(place),
+        times_(times),
+        store_(open_store(place, times)),
+        signs_(store_, place, times) {
     signs_.meet();
     group_ = connect(store_, place, times);
   }
@@ -229,20 +331,23 @@ class GlooRanks final : public Communicator, public RingGather {
   void max(std::span<double> values) override { reduce(values, c10d::ReduceOp::MAX); }
   void sum(std::span<const at::Tensor> tensors) override {
     in_buckets(tensors, [&](at::Tensor& flat) {
+      if (by_device(flat)) return exchange([&] { device_->next().sum(flat); });
       std::vector<at::Tensor> whole{flat};
-      exchange([&] { return group_->allreduce(whole); });
+      exchange([&] { group_->allreduce(whole)->wait(); });
     });
   }
   void broadcast(std::span<const at::Tensor> tensors, int64_t from) override {
     c10d::BroadcastOptions options;
     options.rootRank = from;
     in_buckets(tensors, [&](at::Tensor& flat) {
+      if (by_device(flat)) return exchange([&] { device_->next().broadcast(flat, from); });
       std::vector<at::Tensor> whole{flat};
-      exchange([&] { return group_->broadcast(whole, options); });
+      exchange([&] { group_->broadcast(whole, options)->wait(); });
     });
   }
   void ring_gather(const at::Tensor& rows) override {
     const at::NoGradGuard no_grad;
+    if (by_device(rows)) return exchange([&] { device_->next().gather(rows); });
     // Gloo copies what it gathers: a bucket at a time.
     const int64_t length = rows.size(1);
     const int64_t columns =
@@ -251,22 +356,80 @@ class GlooRanks final : public Communicator, public RingGather {
       const at::Tensor block = rows.narrow(1, begin, std::min(columns, length - begin));
       std::vector<std::vector<at::Tensor>> out{block.unbind(0)};
       std::vector<at::Tensor> own{out[0][static_cast<size_t>(rank())]};
-      exchange([&] { return group_->allgather(out, own); });
+      exchange([&] { group_->allgather(out, own)->wait(); });
     }
   }
   void barrier() override {
     double nothing = 0.0;
     sum(std::span(&nothing, 1));
   }
+  void compute_on(at::Device device, std::string_view gpu,
+                  const DeviceExchangeMaker& make) override {
+    if (!on_devices(device, gpu)) return;
+    // As Gloo: ranks of one machine listen on its own address alone.
+    if (place_.one_machine) ::setenv("NCCL_SOCKET_IFNAME", "lo", /*overwrite=*/0);
+    std::string why;
+    try {
+      device_ = std::make_unique<DeviceWatch>(make({.store = store_->clone(),
+                                                    .rank = place_.rank,
+                                                    .size = place_.size,
+                                                    .device = device,
+                                                    .timeout = times_.exchange}),
+                                              signs_);
+      exchanges_on_ = device;
+    } catch (const Error& error) {
+      why = error.what();
+    } catch (const std::exception& error) {
+      why = first_line(error.what());
+    }
+    const bool failed = any(!why.empty());
+    require<ConfigError>(why.empty(), "ranks", "rank {} of {} cannot exchange with other GPUs: {}",
+                         place_.rank, place_.size, why);
+    require<ConfigError>(!failed, "ranks",
+                         "another rank cannot exchange with other GPUs: it says why");
+    test_connections(*this, device);
+  }
 
  private:
+  /// Whether all ranks compute on devices of their own; false where all compute on the CPU.
+  bool on_devices(at::Device device, std::string_view gpu) {
+    const bool on_cpu = device.is_cpu();
+    // NCCL_HOSTID is NCCL's own name of a machine; it takes ranks apart that have another one.
+    const char* const host = std::getenv("NCCL_HOSTID");
+    std::vector<double> gpus(static_cast<size_t>(place_.size), 0.0);
+    if (!on_cpu)
+      gpus[static_cast<size_t>(place_.rank)] =
+          1.0 + number_of(fmt::format("{} {}", gpu, host == nullptr ? "" : host));
+    sum(gpus);
+    std::vector<int64_t> cpus, twins;
+    for (int64_t rank = 0; rank < place_.size; ++rank) {
+      const double own = gpus[static_cast<size_t>(rank)];
+      if (own == 0.0) cpus.push_back(rank);
+      if (own != 0.0 && std::ranges::count(gpus, own) > 1) twins.push_back(rank);
+    }
+    if (std::ssize(cpus) == place_.size) return false;
+    require<ConfigError>(cpus.empty(), "ranks",
+                         "expected a GPU for each rank, or none; {} without: start one rank a GPU, "
+                         "or set train.device=cpu",
+                         rank_list(cpus, place_.size));
+    require<ConfigError>(twins.empty(), "ranks",
+                         "expected a GPU for each rank; {} have one together: start one rank a "
+                         "GPU, without CUDA_VISIBLE_DEVICES or with all of a machine's GPUs in it",
+                         rank_list(twins, place_.size));
+    return true;
+  }
+
+  bool by_device(const at::Tensor& tensor) const {
+    return device_ && tensor.device() == exchanges_on_;
+  }
+
   void reduce(std::span<double> values, c10d::ReduceOp::RedOpType operation) {
     if (values.empty()) return;
     c10d::AllreduceOptions options;
     options.reduceOp = operation;
     std::vector<at::Tensor> whole{at::from_blob(
         values.data(), {static_cast<int64_t>(values.size())}, at::TensorOptions(at::kDouble))};
-    exchange([&] { return group_->allreduce(whole, options); });
+    exchange([&] { group_->allreduce(whole, options)->wait(); });
   }
 
   /// Calls run(flat) for runs of tensors of one dtype as one vector each, and copies it back.
@@ -288,15 +451,17 @@ class GlooRanks final : public Communicator, public RingGather {
     }
   }
   template <class F>
-  static void run_bucket(std::span<const at::Tensor> tensors, const F& run) {
+  void run_bucket(std::span<const at::Tensor> tensors, const F& run) const {
     const at::Tensor& first = tensors.front();
-    if (tensors.size() == 1 && first.is_contiguous() && first.is_cpu()) {
+    const bool stays = first.is_cpu() || by_device(first);
+    if (tensors.size() == 1 && first.is_contiguous() && stays) {
       at::Tensor flat = first.detach().view(-1);
       return run(flat);
     }
     std::vector<at::Tensor> parts;
     for (const at::Tensor& tensor : tensors) parts.push_back(tensor.detach().reshape(-1));
-    at::Tensor flat = at::cat(parts).cpu();
+    at::Tensor flat = at::cat(parts);
+    if (!stays) flat = flat.cpu();
     run(flat);
     int64_t at = 0;
     for (const at::Tensor& tensor : tensors) {
@@ -310,12 +475,13 @@ class GlooRanks final : public Communicator, public RingGather {
     std::string reason;
     try {
       signs_.count_exchange();
-      begin()->wait();
+      begin();
       return;
     } catch (const std::exception& error) {
       reason = first_line(error.what());
     }
     group_->close_connections();  // the others stop waiting for this rank
+    if (device_) device_->give_up();
     fail<LostRankError>("ranks",
                         "rank {} stopped: {} ({}). Checkpoints are whole: the same command goes "
                         "on, also with another number of ranks",
@@ -323,26 +489,13 @@ class GlooRanks final : public Communicator, public RingGather {
   }
 
   RankPlace place_;
+  RankTimes times_;
   StorePointer store_;
   SignsOfLife signs_;
   c10::intrusive_ptr<GlooGroup> group_;
+  std::unique_ptr<DeviceWatch> device_;
+  at::Device exchanges_on_ = at::kCPU;
 };
-
-/// IoError where the connections do not compute.
-void test_connections(Communicator& ranks) {
-  const auto size = static_cast<double>(ranks.size()), rank = static_cast<double>(ranks.rank());
-  bool right = ranks.sum(rank + 1.0) == size * (size + 1.0) / 2.0 && ranks.max(rank) == size - 1.0;
-  constexpr int64_t kNumbers = 1000;
-  const at::Tensor numbers = at::arange(kNumbers, at::kFloat);
-  right = right && ranks.sum(numbers).equal(numbers * size);
-  const at::Tensor last = numbers + rank;
-  ranks.broadcast(std::span(&last, 1), ranks.size() - 1);
-  right = right && last.equal(numbers + (size - 1.0));
-  require<IoError>(!ranks.any(!right), "ranks",
-                   "expected the sums of {} ranks to be right; got other numbers: the machines, "
-                   "their torch or their network do not fit together",
-                   ranks.size());
-}
 
 }  // namespace
 
@@ -361,16 +514,14 @@ RankTimes rank_times() {
   return times;
 }
 
-std::unique_ptr<Communicator> join_ranks(const RankPlace& place, const RankTimes& times) {
-  require<UsageError>(!place.alone(), "ranks", "expected at least 2 ranks; got one");
+std::unique_ptr<JoinedRanks> join_ranks(const RankPlace& place, const RankTimes& times) {
   auto ranks = std::make_unique<GlooRanks>(place, times);
-  test_connections(*ranks);
+  test_connections(*ranks, at::kCPU);
   return ranks;
 }
 
 bool same_on_all(Communicator& ranks, std::string_view text) {
-  // 48 bits, which a double holds exactly.
-  const auto number = static_cast<double>(fingerprint(text) >> 16);
+  const double number = number_of(text);
   double largest_and_smallest[] = {number, -number};
   ranks.max(largest_and_smallest);
   return largest_and_smallest[0] == -largest_and_smallest[1];

@@ -1,4 +1,5 @@
-// The Communicator of several processes: c10d's Gloo, the engine of torch.distributed on CPUs.
+// The Communicator of several processes: c10d's Gloo, the engine of torch.distributed on CPUs, and
+// for tensors on GPUs its NCCL.
 //
 // All sums of one kind take the same way around the ranks, so a run gives the same bits as another
 // one of as many ranks. A rank that dies closes its connections: the others stop at their next
@@ -14,6 +15,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/runtime/communicator.h"
+#include "fovea/runtime/device_exchange.h"
 #include "fovea/runtime/rank_place.h"
 
 namespace fovea {
@@ -40,10 +42,20 @@ struct RankTimes {
 /// FOVEA_RANK_TIMEOUT (seconds) sets the time of an exchange, and shortens the meeting.
 RankTimes rank_times();
 
-/// Waits for all ranks of `place`, at least two, connects them and tests the connections.
-/// LostRankError where ranks do not come; IoError.
-std::unique_ptr<Communicator> join_ranks(const RankPlace& place,
-                                         const RankTimes& times = rank_times());
+/// The ranks that a launcher has started.
+class JoinedRanks : public Communicator {
+ public:
+  /// From now on tensors on `device`, where it is no CPU, go by an exchange of devices, which is
+  /// tested. `gpu` names the one that this rank has for itself. All ranks call it. ConfigError
+  /// where some compute on GPUs and others on CPUs, two on one GPU, or something is missing.
+  virtual void compute_on(at::Device device, std::string_view gpu,
+                          const DeviceExchangeMaker& make = nccl_exchange) = 0;
+};
+
+/// Waits for all ranks of `place`, connects them and tests the connections. LostRankError where
+/// ranks do not come; IoError.
+std::unique_ptr<JoinedRanks> join_ranks(const RankPlace& place,
+                                        const RankTimes& times = rank_times());
 
 /// Whether all ranks give the same text.
 bool same_on_all(Communicator& ranks, std::string_view text);

@@ -58,7 +58,10 @@ std::string load_cuda() {
     return fmt::format("torch's CUDA library cannot be loaded ({}): run `make gpu` once",
                        dlerror());
   }
-  return at::detail::getCUDAHooks().deviceCount() > 0 ? "" : "no GPU is visible";
+  if (at::detail::getCUDAHooks().deviceCount() > 0) return "";
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible == nullptr ? "no GPU is visible"
+                            : fmt::format("no GPU is visible (CUDA_VISIBLE_DEVICES='{}')", visible);
 }
 
 std::optional<at::Device> device_for_tests;
@@ -166,17 +169,19 @@ std::vector<Gpu> list_gpus() {
   int (*count_devices)(int*) = nullptr;
   int (*get_name)(char*, int, int) = nullptr;
   int (*get_memory)(size_t*, int) = nullptr;
+  int (*get_id)(char*, int) = nullptr;
   int count = 0;
   if (!find("cuInit", init) || !find("cuDeviceGetCount", count_devices) ||
       !find("cuDeviceGetName", get_name) || !find("cuDeviceTotalMem_v2", get_memory) ||
-      init(0) != 0 || count_devices(&count) != 0)
+      !find("cuDeviceGetUuid_v2", get_id) || init(0) != 0 || count_devices(&count) != 0)
     return {};
   std::vector<Gpu> gpus;
   for (int i = 0; i < count; ++i) {  // device handles are their numbers
-    char name[256] = {};
+    char name[256] = {}, id[16] = {};
     size_t bytes = 0;
-    if (get_name(name, sizeof name, i) != 0 || get_memory(&bytes, i) != 0) continue;
-    gpus.push_back({name, static_cast<int64_t>(bytes)});
+    if (get_name(name, sizeof name, i) != 0 || get_memory(&bytes, i) != 0 || get_id(id, i) != 0)
+      continue;
+    gpus.push_back({name, static_cast<int64_t>(bytes), std::string(id, sizeof id)});
   }
   return gpus;
 }

@@ -52,6 +52,7 @@ std::string machine_text(at::Device device);
 struct Gpu {
   std::string name;
   int64_t memory_bytes = 0;
+  std::string id;  ///< 16 bytes, of no other GPU anywhere
 };
 std::vector<Gpu> list_gpus();
 

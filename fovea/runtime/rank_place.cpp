@@ -19,18 +19,18 @@ constexpr int64_t kFirstPort = 15000, kPorts = 10000;
 /// The names of one launcher's variables.
 struct LauncherNames {
   RankPlace::Launcher launcher;
-  std::string rank, size, local_size;
+  std::string rank, size, local_rank, local_size;
 };
 
 const std::vector<LauncherNames>& known_launchers() {
   // The inner launcher first: torchrun and mpirun are started by srun, too.
   static const std::vector<LauncherNames> names{
-      {RankPlace::Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"},
+      {RankPlace::Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
       {RankPlace::Launcher::mpirun, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-       "OMPI_COMM_WORLD_LOCAL_SIZE"},
-      {RankPlace::Launcher::mpirun, "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+       "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+      {RankPlace::Launcher::mpirun, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
       // A batch script has SLURM_PROCID as well; only the tasks of srun have the other one.
-      {RankPlace::Launcher::srun, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ""}};
+      {RankPlace::Launcher::srun, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""}};
   return names;
 }
 
@@ -51,10 +51,11 @@ class PlaceReader {
 
  private:
   RankPlace of_processes() const {
-    RankPlace place = numbers({RankPlace::Launcher::processes, "RANK", "WORLD_SIZE", ""}, {});
+    RankPlace place = numbers({RankPlace::Launcher::processes, "RANK", "WORLD_SIZE", "", ""}, {});
     place.file = *variable_("FOVEA_RANKS_STORE");
     place.parent = number("FOVEA_RANKS_PARENT", 1, INT32_MAX).value_or(0);
     place.one_machine = true;
+    place.local_rank = place.rank;
     return place;
   }
 
@@ -68,6 +69,8 @@ class PlaceReader {
       place.one_machine = number(names.local_size, 1, kMostRanks) == place.size;
     if (names.launcher == RankPlace::Launcher::srun)
       place.one_machine = number("SLURM_STEP_NUM_NODES", 1, kMostRanks) == 1;
+    place.local_rank =
+        number(names.local_rank, 0, kMostRanks).value_or(place.one_machine ? place.rank : -1);
     place.agent_serves = torchrun && variable_("TORCHELASTIC_USE_AGENT_STORE") == "True";
     if (torchrun) place.attempt = number("TORCHELASTIC_RESTART_COUNT", 0, INT32_MAX).value_or(0);
     set_meeting_point(place, names);
@@ -171,6 +174,27 @@ std::vector<std::string> rank_variables(const RankPlace& place) {
   return {fmt::format("RANK={}", place.rank), fmt::format("WORLD_SIZE={}", place.size),
           fmt::format("FOVEA_RANKS_STORE={}", place.file),
           fmt::format("FOVEA_RANKS_PARENT={}", place.parent)};
+}
+
+std::optional<std::string> gpu_of_rank(const RankPlace& place,
+                                       const std::optional<std::string>& visible) {
+  if (place.alone() || place.local_rank < 0) return std::nullopt;
+  if (!visible) return std::to_string(place.local_rank);
+  std::vector<std::string> gpus;
+  for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+    end = visible->find(',', begin);
+    gpus.push_back(visible->substr(begin, end - begin));
+  }
+  if (gpus.size() == 1) return std::nullopt;
+  if (place.local_rank >= std::ssize(gpus)) return "";
+  return gpus[static_cast<size_t>(place.local_rank)];
+}
+
+void show_gpu_of_rank(const RankPlace& place) {
+  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  const auto own =
+      gpu_of_rank(place, visible == nullptr ? std::nullopt : std::optional<std::string>(visible));
+  if (own) ::setenv("CUDA_VISIBLE_DEVICES", own->c_str(), 1);
 }
 
 std::string first_slurm_host(std::string_view list) {

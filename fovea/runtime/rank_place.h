@@ -22,6 +22,7 @@ struct RankPlace {
 
   Launcher launcher = Launcher::none;
   int64_t rank = 0, size = 1;
+  int64_t local_rank = -1;   ///< among the ranks of this machine; -1 where nobody says it
   bool one_machine = false;  ///< all ranks are known to run on this machine
   /// Where the ranks find each other: a file of `--processes`, else address and port.
   std::string file;
@@ -49,6 +50,14 @@ RankPlace read_rank_place();
 
 /// The variables that tell a child its place, as "NAME=value" (`--processes`).
 std::vector<std::string> rank_variables(const RankPlace& place);
+
+/// The value of CUDA_VISIBLE_DEVICES with which a rank sees its own GPU alone, by its local rank;
+/// nothing where it must stay, "" where there is none for it. `visible` is the value that it finds:
+/// a launcher that gives each rank a GPU names one there.
+std::optional<std::string> gpu_of_rank(const RankPlace& place,
+                                       const std::optional<std::string>& visible);
+/// Sets it, before anything asks for a GPU.
+void show_gpu_of_rank(const RankPlace& place);
 
 /// "node03" of Slurm's list "node[03-07,12],gpu1".
 std::string first_slurm_host(std::string_view list);

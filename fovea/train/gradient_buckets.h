@@ -16,10 +16,17 @@
 
 namespace fovea {
 
+/// Seconds of the sums of a step on CPUs. On devices, which the host does not wait for, both are 0.
+struct SumTimes {
+  double exchanged = 0;  ///< a bucket was on its way
+  double waited = 0;     ///< finish() waited: this much no backward pass hid
+};
+
+/// FOVEA_GRADIENT_SUMS=after sums after the backward pass, to measure both; beside is the default.
 class GradientBuckets {
  public:
   /// Sums the gradients of trainable parameters. Registry and communicator must outlive it. Alone
-  /// it does nothing.
+  /// it does nothing. UsageError for another FOVEA_GRADIENT_SUMS.
   GradientBuckets(ParameterRegistry& parameters, Communicator& ranks);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
@@ -31,6 +38,9 @@ class GradientBuckets {
   /// Returns when each gradient is its sum over the ranks, with or without begin(). Rethrows errors
   /// of the communicator.
   void finish();
+  /// Those of the last step that finished, of the rank that came last: the others waited for it,
+  /// too. All ranks call it.
+  SumTimes times() const;
 
  private:
   struct Impl;

@@ -28,6 +28,8 @@ struct StepRecord {
   double tokens_per_second = 0;
   double step_seconds = 0;
   double load_seconds = 0;
+  /// Seconds in which gradients were summed over ranks, and for which the step waited for them.
+  double sum_seconds = 0, sum_wait_seconds = 0;
   double seconds = 0;
   double flops = 0;  ///< of the model, a second
   int64_t peak_memory_bytes = 0;

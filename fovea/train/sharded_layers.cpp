@@ -20,14 +20,15 @@
 
 #include "fovea/base/error.h"
 #include "fovea/runtime/ring_gather.h"
+#include "fovea/runtime/side_stream.h"
 
 namespace fovea {
 
 /// Exchanges one after the other on a thread of their own, in the order in which they were begun,
-/// which is the same on every rank.
+/// which is the same on every rank. On a device they have a stream of their own, too.
 class ShardedLayers::Exchanges {
  public:
-  Exchanges() : thread_([this] { work(); }) {}
+  explicit Exchanges(at::Device device) : side_(device), thread_([this] { work(); }) {}
   ~Exchanges() {
     {
       const std::lock_guard lock(mutex_);
@@ -37,10 +38,15 @@ class ShardedLayers::Exchanges {
     thread_.join();
   }
 
+  /// After what the caller's stream has to do.
   void begin(std::function<void()> exchange) {
+    const StreamPoint now(side_.device());
     {
       const std::lock_guard lock(mutex_);
-      waiting_.push_back(std::move(exchange));
+      waiting_.push_back([now, call = std::move(exchange)] {
+        now.wait();
+        call();
+      });
       ++begun_;
     }
     changed_.notify_all();
@@ -52,11 +58,14 @@ class ShardedLayers::Exchanges {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ >= count || error_; });
     if (error_) std::rethrow_exception(error_);
+    for (; first_ < count - 1; ++first_) points_.pop_front();
+    if (first_ < count) points_.front().wait();
   }
 
  private:
   void work() {
     const at::NoGradGuard no_grad;
+    const SideStream::Scope scope(side_);
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [&] { return over_ || !waiting_.empty(); });
@@ -71,7 +80,9 @@ class ShardedLayers::Exchanges {
         failed = std::current_exception();
       }
       exchange = nullptr;  // and the tensors that it holds
+      const StreamPoint now(side_.device());
       lock.lock();
+      points_.push_back(now);
       ++done_;
       if (failed) {
         error_ = failed;
@@ -81,10 +92,13 @@ class ShardedLayers::Exchanges {
     }
   }
 
+  SideStream side_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
   int64_t begun_ = 0, done_ = 0;
+  std::deque<StreamPoint> points_;  // after each exchange that is done, but for the first ones
+  int64_t first_ = 0;               // so many
   bool over_ = false;
   std::exception_ptr error_;
   std::thread thread_;
@@ -109,7 +123,11 @@ void give_large_pieces_back() {
 }  // namespace
 
 ShardedLayers::ShardedLayers(Transformer& model, Communicator& ranks)
-    : model_(model), ranks_(ranks), layers_(static_cast<size_t>(model.config().layers)) {
+    : model_(model),
+      ranks_(ranks),
+      numbers_(
+          at::TensorOptions(at::kFloat).device(model.parameters().all().front().value.device())),
+      layers_(static_cast<size_t>(model.config().layers)) {
   require<UnsupportedError>(!model.has("longformer"), "train",
                             "'train.shard: all' cuts the weights of layers, from which "
                             "Longformer's projections of global "
@@ -126,10 +144,10 @@ ShardedLayers::ShardedLayers(Transformer& model, Communicator& ranks)
       layer.parts.numbers += parameter.value.numel();
     }
     layer.parts.ranks = ranks.size();
-    layer.own = at::empty({layer.parts.length()}, at::kFloat);
+    layer.own = at::empty({layer.parts.length()}, numbers_);
     go(layer);
   }
-  exchanges_ = std::make_unique<Exchanges>();
+  exchanges_ = std::make_unique<Exchanges>(numbers_.device());
 }
 
 ShardedLayers::~ShardedLayers() = default;
@@ -169,7 +187,7 @@ void ShardedLayers::wait(int64_t exchanges) {
 at::Tensor ShardedLayers::whole_like(const Layer& layer) {
   const auto fits = [&](const at::Tensor& x) { return x.size(1) == layer.parts.length(); };
   const auto found = std::ranges::find_if(spare_rn_, fits);
-  if (found == spare_rn_.end()) return at::empty({ranks_.size(), layer.parts.length()}, at::kFloat);
+  if (found == spare_rn_.end()) return at::empty({ranks_.size(), layer.parts.length()}, numbers_);
   at::Tensor whole = std::move(*found);
   spare_rn_.erase(found);
   return whole;
@@ -188,8 +206,7 @@ void ShardedLayers::come(Layer& layer) {
 
 void ShardedLayers::go(Layer& layer) {
   for (Parameter* parameter : layer.parameters)
-    parameter->value.set_data(
-        without_memory(parameter->value.sizes(), at::TensorOptions(at::kFloat)));
+    parameter->value.set_data(without_memory(parameter->value.sizes(), numbers_));
   if (layer.whole_rn.defined()) spare_rn_.push_back(std::move(layer.whole_rn));
   layer.whole_rn.reset();
   layer.reading = false;
@@ -224,7 +241,7 @@ void ShardedLayers::reduce(int64_t index) {
   if (summed_rn_.defined() && summed_rn_.size(1) == layer.parts.length())
     summed_rn_.zero_();
   else
-    summed_rn_ = at::zeros({ranks_.size(), layer.parts.length()}, at::kFloat);
+    summed_rn_ = at::zeros({ranks_.size(), layer.parts.length()}, numbers_);
   const at::Tensor flat = summed_rn_.view(-1);
   for (size_t n = 0; n < layer.parameters.size(); ++n) {
     at::Tensor& gradient = layer.parameters[n]->value.mutable_grad();
@@ -234,7 +251,7 @@ void ShardedLayers::reduce(int64_t index) {
   }
   const bool first = !std::exchange(layer.has_gradient, true);
   if (!layer.own_gradient.defined())
-    layer.own_gradient = at::empty({layer.parts.length()}, at::kFloat);
+    layer.own_gradient = at::empty({layer.parts.length()}, numbers_);
   exchanges_->begin([sum_rn = summed_rn_, first, own = layer.own_gradient, &ranks = ranks_] {
     ranks.sum(std::span(&sum_rn, 1));
     const at::Tensor part = sum_rn.select(0, ranks.rank());

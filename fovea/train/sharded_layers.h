@@ -91,6 +91,7 @@ class ShardedLayers final : public LayerGather {
 
   Transformer& model_;
   Communicator& ranks_;
+  at::TensorOptions numbers_;  // of weights and gradients
   std::vector<Layer> layers_;
   std::map<const Parameter*, Place> places_;
   // Large tensors are used again: malloc would lay them out anew in every pass, with gaps between.

@@ -168,6 +168,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   state.peak_memory_bytes = std::max(state.peak_memory_bytes, peak_memory_bytes(device));
   if (evaluates || logs(state.step)) {
     const double rate = static_cast<double>(window_tokens) / std::max(window_seconds, 1e-9);
+    const SumTimes sums = gradients->times();
     StepRecord line{.step = state.step,
                     .tokens = state.tokens,
                     .loss = outcome.loss,
@@ -177,6 +178,8 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
                     .tokens_per_second = rate,
                     .step_seconds = outcome.seconds,
                     .load_seconds = outcome.load_seconds,
+                    .sum_seconds = sums.exchanged,
+                    .sum_wait_seconds = sums.waited,
                     .seconds = state.seconds,
                     .flops = rate * flops_per_token(model->config(), model->parameters().count(),
                                                     stage().sequence_length),

@@ -30,6 +30,7 @@ RankPlace place_of(const Variables& variables) {
 
 const Variables kTorchrun{{"RANK", "1"},
                           {"WORLD_SIZE", "3"},
+                          {"LOCAL_RANK", "1"},
                           {"LOCAL_WORLD_SIZE", "3"},
                           {"MASTER_ADDR", "localhost"},
                           {"MASTER_PORT", "29400"},
@@ -108,6 +109,42 @@ TEST(RankPlace, AChildOfProcessesFindsTheFileThatItsParentNamed) {
   EXPECT_EQ(place.file, "/shared/store");
   EXPECT_EQ(place.parent, 77);
   EXPECT_TRUE(place.one_machine);
+}
+
+TEST(RankPlace, EveryLauncherTellsTheRankOnItsMachine) {
+  EXPECT_EQ(place_of(kTorchrun).local_rank, 1);
+  Variables open_mpi{{"OMPI_COMM_WORLD_RANK", "5"},
+                     {"OMPI_COMM_WORLD_SIZE", "8"},
+                     {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                     {"MASTER_ADDR", "node1"},
+                     {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(place_of(open_mpi).local_rank, 2);
+  open_mpi.erase("OMPI_COMM_WORLD_LOCAL_RANK");
+  EXPECT_EQ(place_of(open_mpi).local_rank, -1);
+  EXPECT_EQ(place_of({{"SLURM_PROCID", "5"},
+                      {"SLURM_STEP_NUM_TASKS", "8"},
+                      {"SLURM_STEP_NUM_NODES", "2"},
+                      {"SLURM_STEP_NODELIST", "node[03-04]"},
+                      {"SLURM_JOB_ID", "7"},
+                      {"SLURM_LOCALID", "1"}})
+                .local_rank,
+            1);
+  // All on one machine: the rank itself.
+  EXPECT_EQ(place_of({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}).local_rank,
+            1);
+}
+
+TEST(RankPlace, ARankSeesTheGpuOfItsLocalNumber) {
+  const RankPlace third{.rank = 6, .size = 8, .local_rank = 2};
+  EXPECT_EQ(gpu_of_rank(third, std::nullopt), "2");
+  EXPECT_EQ(gpu_of_rank(third, "4,5,6,7"), "6");
+  EXPECT_EQ(gpu_of_rank(third, "GPU-aa,GPU-bb,MIG-cc"), "MIG-cc");
+  EXPECT_EQ(gpu_of_rank(third, "4,5"), "") << "fewer GPUs than ranks";
+  // The launcher has given each rank its own, or the user has chosen none.
+  EXPECT_EQ(gpu_of_rank(third, "5"), std::nullopt);
+  EXPECT_EQ(gpu_of_rank(third, ""), std::nullopt);
+  EXPECT_EQ(gpu_of_rank({}, "4,5"), std::nullopt) << "one process";
+  EXPECT_EQ(gpu_of_rank({.rank = 6, .size = 8}, "4,5"), std::nullopt) << "nobody says its number";
 }
 
 TEST(RankPlace, HalfAnEnvironmentIsRefusedWithWhatIsMissing) {

@@ -340,6 +340,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(at::Device) const noexcept override {}
   c10::Stream getStream(at::Device) const override { return stream(); }
   c10::Stream getDefaultStream(at::Device) const override { return stream(); }
+  c10::Stream getStreamFromGlobalPool(at::Device, bool) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}

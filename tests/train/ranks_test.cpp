@@ -86,6 +86,27 @@ TEST_F(RanksTest, ARunOfOneRankGoesOnWithThreeAndItsFilesAreOfTheFirst) {
   EXPECT_EQ(list_checkpoints(folder_ / "part").back().step, 12);
 }
 
+TEST_F(RanksTest, SumsBesideTheBackwardPassGiveTheBitsOfSumsAfterIt) {
+  const auto run = [&](const char* when, int64_t count) {
+    setenv("FOVEA_GRADIENT_SUMS", when, 1);
+    const Run made = train(recipe("{}", fmt::format("{}{}", when, count)), count);
+    unsetenv("FOVEA_GRADIENT_SUMS");
+    return made.losses;
+  };
+  EXPECT_EQ(run("beside", 2), run("after", 2));
+  run("after", 1);
+  for (const auto& line : read_metrics(folder_ / "after2/metrics.jsonl")) {
+    const double exchanged = line.at("speed/gradient_sum_time"),
+                 waited = line.at("speed/gradient_sum_wait_time");
+    EXPECT_GT(exchanged, 0.0);
+    EXPECT_GE(waited, exchanged) << "nothing hides them";
+  }
+  for (const auto& line : read_metrics(folder_ / "after1/metrics.jsonl"))
+    EXPECT_FALSE(line.contains("speed/gradient_sum_time")) << "one rank sums nothing";
+  EXPECT_ERROR(UsageError, run("never", 2), "FOVEA_GRADIENT_SUMS", "beside or after", "'never'");
+  unsetenv("FOVEA_GRADIENT_SUMS");
+}
+
 // The ranks' clocks differ; all take as many steps, by the slowest.
 TEST_F(RanksTest, ATimeBudgetEndsAtTheSameStepOnEveryRank) {
   Recipe r = recipe("{}", "timed");

@@ -58,8 +58,8 @@ struct TokenTemperature {
 };
 
 /// Groups of a token from the input y of its layer's attention (spec 11.1, U-14, U-24): the `top_k`
-/// largest of z.c_k / temperature + potential_k, where z = scale W_g (y - mean). Of the keys that
-/// its mask shows, a token reads those nearer than `window`, the first `sinks`, and those that
+/// largest of z.c_k / temperature + potential_k, where z = scale W_g (y - mean). A token
+/// reads the keys of its mask that are nearer than `window`, the first `sinks`, and those that
 /// share a group with it (11.5).
 struct TokenGroups {
   const float* weight = nullptr;      ///< W_g [features, width]; null: no Focus

@@ -9,9 +9,9 @@
 
 namespace fovea::kernels {
 
-/// How the next token of one text is drawn from its logits l: the likeliest where the temperature
-/// is 0, else the first token whose weights exp(l / temperature), summed from token 0 on, exceed
-/// `uniform` of their total.
+/// How the next token of one text is drawn from its logits l. With temperature 0 it is the
+/// likeliest. Otherwise weights exp(l / temperature) are summed from token 0 on, and the first
+/// token that brings the sum over `uniform` of the total is drawn.
 struct TokenDraw {
   double temperature = 0.0;
   double uniform = 0.0;  ///< in [0, 1)

@@ -29,7 +29,7 @@ class RowTurns {
     if (p_.dtau != nullptr) own_.resize(static_cast<size_t>(rows() * kTurnSums));
   }
 
-  /// Of rows from `row` on, or null.
+  /// Those of the rows from `row` on, or null.
   float* at(int64_t b, int64_t head, int64_t row) {
     return own_.empty() ? nullptr
                         : own_.data() + ((b * s_.heads + head) * s_.queries + row) * kTurnSums;
