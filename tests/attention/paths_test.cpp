@@ -201,7 +201,7 @@ TEST(HalfPrecision, ErrorIsAtMostTwiceThatOfPlainTensorOperations) {
 TEST(HalfPrecision, GradientsOfSharpTemperaturesKeepTheirDigits) {
   constexpr size_t kTau = 3;  // among the leaves, behind q, k and v
   for (const int64_t head_dim : {33, 64}) {
-    std::vector<NamedSpec> specs(6, {"plain", small_spec(4, 2, head_dim)});
+    std::vector<NamedSpec> specs(8, {"plain", small_spec(4, 2, head_dim)});
     specs[1].name = "window and sinks", specs[1].spec.mask.window = 20;
     specs[1].spec.mask.sinks = 2;
     specs[2].name = "sink logit", specs[2].spec.sink_logit = true;
@@ -211,6 +211,8 @@ TEST(HalfPrecision, GradientsOfSharpTemperaturesKeepTheirDigits) {
     specs[4].spec.focus = {.gate = FocusSpec::Gate::hard, .groups = 4, .top_k = 1, .window = 16};
     specs[5].name = "Longformer", specs[5].spec.longformer.window = 16;
     specs[5].spec.longformer.globals = 2;
+    specs[6].name = "head mix", specs[6].spec.head_mix.before = HeadMixSpec::Kind::full;
+    specs[7].name = "convolutions", specs[7].spec.multi_token.before = {3, 3};
     for (auto& [name, spec] : specs) {
       spec.temperature.kind = TemperatureSpec::Kind::learned;
       AttentionInputs in = random_inputs(spec, 2, 128);
@@ -218,8 +220,11 @@ TEST(HalfPrecision, GradientsOfSharpTemperaturesKeepTheirDigits) {
       const AttentionInputs half = in.to(at::kBFloat16);
       const Numbers truth = run(spec, half.to(at::kDouble), {}, Path::reference);
       const Numbers got = run(spec, half, {}, Path::automatic);
+      // Between the stages of mixed heads and convolutions numbers are rounded once more.
+      const double most =
+          spec.head_mix != HeadMixSpec{} || spec.multi_token.before.active() ? 4e-2 : 1e-2;
       for (size_t n = 0; n <= kTau; ++n)
-        EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), 1e-2)
+        EXPECT_LT(relative_error(got.grads[n], truth.grads[n]), most)
             << name << ", head size " << head_dim << ", gradient " << n;
       if (name != "plain" && name != "sink logit") continue;
       const Numbers plain = plain_tensor_operations(spec, half, {});

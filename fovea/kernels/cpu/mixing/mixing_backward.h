@@ -476,9 +476,20 @@ class GradientStrips : private GradientFrame<T, P> {
         }
         if (t_.capped) multiply_slope(t_.head[h].rule.soft_cap, m_.logits.at(h, r, n), row);
         if (!eq4_) hide(row, seen(r, n));
+        if (t_.dq_columns > t_.key_width.columns) add_turn(h, r, n);
       }
       add_key_products(h, n, rows, whole);
     }
+  }
+
+  // Adds a step to ds0 . s0 of a row: all of its kTurnSums, as ds0 cancels in float32.
+  FOVEA_INLINE void add_turn(int64_t h, int64_t r, int64_t n) const {
+    const float *const ds = m_.dlogits.at(h, r, n), *const s = m_.logits.at(h, r, n);
+    Float turn{};
+    for (int v = 0; v < kStepVectors; ++v)
+      turn = load(ds + v * kLanes) * load(s + v * kLanes) + turn;
+    t_.head[h].dq[(strip_ * t_.padded_frame() + r) * t_.dq_columns + t_.key_width.columns] +=
+        sum(turn);
   }
 
   // The derivative of c tanh(s / c) from its value.
@@ -497,10 +508,10 @@ class GradientStrips : private GradientFrame<T, P> {
                                           kPairs ? whole : rows, kPairs ? m_.factor : nullptr);
     const Word* const left = kPairs ? m_.step_rows : m_.dlogits.at(h, 0, n);
     const int64_t left_row = kPairs ? kStepWords<P> : m_.dlogits.row;
-    float* const dq = head.dq + strip_ * t_.padded_frame() * columns;
+    float* const dq = head.dq + strip_ * t_.padded_frame() * t_.dq_columns;
     for (int64_t r = whole.begin; r < whole.end; r += kRows) {
-      add_row_product<P>(dq + r * columns, columns, left + r * left_row, left_row,
-                         head.k_rows + key_of(n) / P::kElements * columns);
+      add_row_product<P>(dq + r * t_.dq_columns, t_.dq_columns, columns, left + r * left_row,
+                         left_row, head.k_rows + key_of(n) / P::kElements * columns);
     }
     const Word* const q =
         m_.q_rows + (h * t_.padded_frame() / P::kElements + slopes.first) * columns;
@@ -512,9 +523,9 @@ class GradientStrips : private GradientFrame<T, P> {
   void finish_strip() const {
     const int64_t columns = t_.key_width.columns;
     for (int64_t h = 0; !kPairs && h < t_.heads; ++h) {
-      float* const dq = t_.head[h].dq + strip_ * t_.padded_frame() * columns;
+      float* const dq = t_.head[h].dq + strip_ * t_.padded_frame() * t_.dq_columns;
       for (int64_t r = 0; r < frame_; ++r)
-        for (int64_t c = 0; c < columns; ++c) dq[r * columns + c] *= m_.factor[r];
+        for (int64_t c = 0; c < columns; ++c) dq[r * t_.dq_columns + c] *= m_.factor[r];
     }
     const MixingGradientSums& to = t_.sums;
     if (to.kernel_before != nullptr)

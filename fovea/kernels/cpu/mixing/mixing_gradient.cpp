@@ -19,6 +19,7 @@
 #include "fovea/kernels/cpu/mixing/mixing_driver.h"
 #include "fovea/kernels/cpu/mixing/mixing_gradient_task.h"
 #include "fovea/kernels/cpu/mixing/mixing_pairs.h"
+#include "fovea/kernels/cpu/pointwise/row_turns.h"
 
 namespace fovea::kernels {
 namespace {
@@ -59,6 +60,8 @@ class Backward {
         keys_(round_up(s_.keys, kStepKeys)),
         strips_((s_.queries + kGradientRows - 1) / kGradientRows),
         parts_(std::min(partitions(s_.queries), strips_)),
+        turns_(problem, problem.rule.soft_cap <= 0.0f),
+        dq_columns_(query_columns(shape_.key, turns_.wanted())),
         mix_after_(outputs_first(m_.mix_after, s_.heads)),
         pairs_(problem) {
     if (m_.mix_before.active())
@@ -90,6 +93,7 @@ class Backward {
       }
       run_units(wave, memory + at_once * unit_floats());
     }
+    turns_.write_gradients();
   }
 
  private:
@@ -127,7 +131,7 @@ class Backward {
   int64_t frame_rows() const { return any_task().padded_frame(); }
   int64_t part_floats() const { return keys_ * (shape_.key.columns + shape_.value.columns); }
   int64_t head_floats() const {
-    return parts_ * part_floats() + strips_ * frame_rows() * shape_.key.columns;
+    return parts_ * part_floats() + strips_ * frame_rows() * dq_columns_;
   }
   int64_t unit_floats() const {
     return round_up(unit_heads_ / query_heads_ * pair_floats() + unit_heads_ * head_floats(), 64);
@@ -146,7 +150,7 @@ class Backward {
     return unit.memory + unit_heads_ / query_heads_ * pair_floats() + h * head_floats();
   }
   float* dk_of(const Unit& unit, int64_t h, int64_t part) const {
-    return dq_of(unit, h) + strips_ * frame_rows() * shape_.key.columns + part * part_floats();
+    return dq_of(unit, h) + strips_ * frame_rows() * dq_columns_ + part * part_floats();
   }
   float* dv_of(const Unit& unit, int64_t h, int64_t part) const {
     return dk_of(unit, h, part) + keys_ * shape_.key.columns;
@@ -222,6 +226,7 @@ class Backward {
   MixingGradientTask<T> any_task() const {
     return {.key_width = shape_.key,
             .value_width = shape_.value,
+            .dq_columns = dq_columns_,
             .queries = s_.queries,
             .keys = s_.keys,
             .first_index = s_.keys - s_.queries,
@@ -328,18 +333,20 @@ class Backward {
     for (int64_t i = begin; i < end; ++i) {
       for (int64_t s = i / kGradientRows; s < strips_ && s * kGradientRows - earlier <= i; ++s) {
         const int64_t row = i - (s * kGradientRows - earlier);
-        parts.push_back(dq_of(unit, h) + (s * frame + row) * shape_.key.columns);
+        parts.push_back(dq_of(unit, h) + (s * frame + row) * dq_columns_);
       }
       part_begin.push_back(static_cast<int32_t>(parts.size()));
     }
     const int64_t number = (unit.b * s_.heads + head) * s_.queries + begin;
-    const bool tau = p_.dtau != nullptr && p_.rule.tau != nullptr;
+    const bool tau = p_.dtau != nullptr && p_.rule.tau != nullptr && !turns_.wanted();
     attention_table<T>().join({.parts = parts.data(),
                                .part_begin = part_begin.data(),
                                .rows = end - begin,
                                .width = s_.head_dim,
                                .out = p_.dq.at(unit.b, head, begin),
                                .out_row = p_.dq.row,
+                               .turns = turns_.at(unit.b, head, begin),
+                               .turn = shape_.key.columns,
                                .q = p_.q.at(unit.b, head, begin),
                                .q_row = p_.q.row,
                                .tau = tau ? p_.rule.tau + unit.b * s_.queries + begin : nullptr,
@@ -421,6 +428,9 @@ class Backward {
   const MixingTable<T>& table_;
   const MixingShape shape_;
   const int64_t query_heads_, unit_heads_, keys_, strips_, parts_;
+  // The maps keep capped logits: where there is a cap, q.dq gives the gradient of a temperature.
+  mutable RowTurns<MixingBackward<T>> turns_;
+  const int64_t dq_columns_;
   const std::vector<float> mix_after_;  ///< (out, in)
   std::vector<float> before_back_;      ///< (in, out)
   const PairOperands pairs_;

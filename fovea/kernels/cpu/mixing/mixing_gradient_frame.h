@@ -108,7 +108,7 @@ class GradientFrame {
     for (int64_t n = 0; n < t_.heads * frame_ * kLanes; ++n) m_.delta[n] = 0.0f;
     for (int64_t n = 0; t_.renormalise && n < t_.heads * frame_ * kLanes; ++n)
       m_.row_sum[n] = m_.row_dot[n] = 0.0f;
-    const int64_t part = t_.padded_frame() * t_.key_width.columns;
+    const int64_t part = t_.padded_frame() * t_.dq_columns;
     for (int64_t h = 0; h < t_.heads; ++h)
       for (int64_t n = 0; n < part; ++n) t_.head[h].dq[s * part + n] = 0.0f;
     see();

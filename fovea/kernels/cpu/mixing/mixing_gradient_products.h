@@ -58,12 +58,12 @@ FOVEA_INLINE void prefetch_sums(const float* sums, int64_t columns) {
 /// dQ: sums[kRows][columns] += left[kRows x kStepKeys] keys[kStepKeys x columns]. `left`: rows of
 /// kStepWords words, `left_row` apart; `keys`: packed panels (rows).
 template <class P>
-FOVEA_INLINE void add_row_product(float* sums, int64_t columns, const Word* left, int64_t left_row,
-                                  const Word* keys) {
+FOVEA_INLINE void add_row_product(float* sums, int64_t sums_row, int64_t columns, const Word* left,
+                                  int64_t left_row, const Word* keys) {
   constexpr int64_t kWords = kPanel / P::kElements;
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
-    prefetch_sums<N>(sums + kRows * columns + c, columns);
-    add_to_sums<P, N>(sums + c, columns, true, [&](const auto& add) FOVEA_ALWAYS {
+    prefetch_sums<N>(sums + kRows * sums_row + c, sums_row);
+    add_to_sums<P, N>(sums + c, sums_row, true, [&](const auto& add) FOVEA_ALWAYS {
       for (int64_t at = 0; at < kStepWords<P>; at += kWords)
         add(kWords, left + at, left_row, 1, keys + at * columns + c * kWords);
     });

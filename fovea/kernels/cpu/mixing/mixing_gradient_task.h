@@ -62,6 +62,7 @@ struct MixingGradientSums {
 template <class T>
 struct MixingGradientTask {
   PackedWidth key_width, value_width;
+  int64_t dq_columns = 0;  ///< query_columns()
   int64_t queries = 0, keys = 0;
   int64_t first_index = 0;  ///< of query 0 in the sequence, for dropout
   int64_t heads = 0;

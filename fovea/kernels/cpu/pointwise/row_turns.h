@@ -20,15 +20,18 @@ inline int64_t query_columns(const PackedWidth& key, bool turns) {
   return key.columns + (turns ? 16 : 0);  // whole vectors of every instruction set
 }
 
-/// `Problem`: AttentionBackward or GroupedBackward. Nothing where no such gradient is wanted.
+/// `Problem`: AttentionBackward, GroupedBackward or MixingBackward. Nothing where no such gradient
+/// is wanted.
 template <class Problem>
 class RowTurns {
  public:
   /// Keeps a reference.
-  explicit RowTurns(const Problem& problem) : p_(problem), s_(problem.sizes) {
-    if (p_.dtau != nullptr) own_.resize(static_cast<size_t>(rows() * kTurnSums));
+  explicit RowTurns(const Problem& problem, bool wanted = true) : p_(problem), s_(problem.sizes) {
+    if (wanted && p_.dtau != nullptr && p_.rule.tau != nullptr)
+      own_.resize(static_cast<size_t>(rows() * kTurnSums));
   }
 
+  bool wanted() const { return !own_.empty(); }
   /// Those of the rows from `row` on, or null.
   float* at(int64_t b, int64_t head, int64_t row) {
     return own_.empty() ? nullptr
