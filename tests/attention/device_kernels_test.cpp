@@ -150,9 +150,11 @@ TEST_F(DeviceKernels, BFloat16IsAsCloseToTheTruthAsTensorOperations) {
     for (const at::Device device : all_devices()) {
       const std::vector<at::Tensor> got =
           results(n, moved(rounded, device, at::kBFloat16), Path::automatic);
+      // The operations here keep float32 between stages; products of pairs on a CPU round there.
+      const double more = device.is_cpu() ? 4e-3 : 1e-3;
       for (size_t x = 0; x < got.size(); ++x)
         EXPECT_LT(relative_error(got[x].cpu(), truth[x]),
-                  2.0 * relative_error(operations[x], truth[x]) + 1e-3)
+                  2.0 * relative_error(operations[x], truth[x]) + more)
             << n.name << " on " << device << ", result " << x;
     }
   }

@@ -62,8 +62,9 @@ TEST(AttentionTiles, GiveTheNumbersOfTheOtherKernels) {
   s.table = emulated();
   if (s.table == nullptr) return;
   const PointwiseNumbers got = PointwiseProblem<BFloat16>(s).by_kernels();
-  // Where products take no pairs, powers of two are exact to 2e-7 instead of 8e-5.
-  EXPECT_LT(numbers_error(got.lse, other.lse), found_isa() >= Isa::avx512_bf16 ? 1e-6 : 2e-5);
+  // Powers of two are exact to 8e-5 here; logits that differ in the last bit may be cut into whole
+  // and fraction differently.
+  EXPECT_LT(numbers_error(got.lse, other.lse), 1e-4);
   EXPECT_LT(numbers_error(got.out, other.out), 8e-3);  // one rounding to bfloat16
   EXPECT_LT(numbers_error(got.dk, other.dk), 1e-2);
 }

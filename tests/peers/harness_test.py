@@ -81,7 +81,7 @@ def main() -> int:
         write_questions(given.folder, {task: check_tasks.TASKS[task][0] for task in TASKS}, given.limit)
     data = given.data or given.folder
     failures = 0
-    with served.Server(given.fovea, model, given.folder / "harness.log", "--name", "served") as server:
+    with served.Server(given.fovea, model, given.folder / "harness.log", "--name", "served", "--dtype", "float32") as server:
         models = served_models(server, model)
         for name in TASKS:
             with tempfile.TemporaryDirectory() as temporary:

@@ -293,7 +293,7 @@ def main() -> int:
     except BrowserError as error:
         print(f"page_test: not run: {error}")
         return 0
-    with browser, served.Server(fovea, model, folder / "serve.log", "--adapter", f"changed={adapter}") as server:
+    with browser, served.Server(fovea, model, folder / "serve.log", "--dtype", "float32", "--adapter", f"changed={adapter}") as server:
         visitor = Visitor(browser, server.address)
         for run in (lambda: test_chat(visitor, folder), lambda: test_keyboard(visitor), lambda: test_playground(visitor, folder),
                     lambda: test_lens(visitor, folder, fovea, model, adapter), lambda: test_long_text(visitor),
