@@ -8,6 +8,7 @@
 
 #include "fovea/attention/attention.h"
 #include "fovea/attention/cuda_library.h"
+#include "fovea/kernels/common/isa.h"
 #include "tests/support/attention_inputs.h"
 #include "tests/support/devices.h"
 #include "tests/support/gradcheck.h"
@@ -150,8 +151,10 @@ TEST_F(DeviceKernels, BFloat16IsAsCloseToTheTruthAsTensorOperations) {
     for (const at::Device device : all_devices()) {
       const std::vector<at::Tensor> got =
           results(n, moved(rounded, device, at::kBFloat16), Path::automatic);
-      // The operations here keep float32 between stages; products of pairs on a CPU round there.
-      const double more = device.is_cpu() ? 4e-3 : 1e-3;
+      // The operations here convolve in float32; a CPU that multiplies pairs rounds the logits.
+      const bool rounds =
+          device.is_cpu() && chosen_isa() >= Isa::avx512_bf16 && n.spec.multi_token.before.active();
+      const double more = rounds ? 4e-3 : 1e-3;
       for (size_t x = 0; x < got.size(); ++x)
         EXPECT_LT(relative_error(got[x].cpu(), truth[x]),
                   2.0 * relative_error(operations[x], truth[x]) + more)

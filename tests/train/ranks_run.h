@@ -54,10 +54,11 @@ class RanksRun : public ::testing::Test {
     ASSERT_EQ(one.losses.size(), other.losses.size()) << name;
     // The gradient of Sinkhorn's Focus amplifies roundings: a learning rate changed by 1e-6 of
     // itself changes its norm by 6e-5 within 24 steps of one process.
-    const double norms = name.starts_with("focus") ? 3e-4 : 1e-5;
+    const double later = name.starts_with("focus") ? 3e-4 : 1e-5;
     for (size_t i = 0; i < one.losses.size(); ++i) {
       EXPECT_NEAR(one.losses[i], other.losses[i], 1e-6 * one.losses[i]) << name << ", step " << i;
-      EXPECT_NEAR(one.norms[i], other.norms[i], norms * one.norms[i]) << name << ", step " << i;
+      EXPECT_NEAR(one.norms[i], other.norms[i], (i < 8 ? 1e-5 : later) * one.norms[i])
+          << name << ", step " << i;
     }
     EXPECT_EQ(one.result.tokens, other.result.tokens);
     const SourceEvaluation a = one.result.evaluation.total(), b = other.result.evaluation.total();
