@@ -35,10 +35,6 @@ LISTS = {"fovea/attention/spec.h", "fovea/attention/mechanisms/mechanisms.cpp", 
 EXCEPTIONS = {
     ("kv_shift", "fovea/attention/decode/token_step.cpp"),
     ("magic_pig", "fovea/attention/cache/selector_memory.cpp"),
-    ("multi_token", "fovea/attention/cache/streams.cpp"),
-    ("multi_token", "fovea/attention/decode/cached_attention.cpp"),
-    ("multi_token", "fovea/attention/decode/token_step.cpp"),
-    ("multi_token", "fovea/attention/mechanisms/focal.cpp"),
     ("multi_token", "fovea/attention/paths/ops.cpp"),
     ("multi_token", "fovea/retrofit/kinds.cpp"),
     ("multi_token", "fovea/train/run_plan.cpp"),
@@ -46,9 +42,6 @@ EXCEPTIONS = {
     ("streaming", "fovea/attention/decode/token_step.cpp"),
     ("streaming", "fovea/infer/text_writer.cpp"),
     ("streaming", "fovea/nn/fused_decoder.cpp"),
-    ("streaming", "fovea/nn/heads.cpp"),
-    ("streaming", "fovea/nn/model_config.cpp"),
-    ("streaming", "fovea/nn/walk.cpp"),
 }
 
 

@@ -59,6 +59,8 @@ struct StageFormula {
   at::Tensor (*apply)(const at::Tensor& x_bhts, const StageRows& rows);
   /// Rows before a result that it reads; null: none.
   int64_t (*earlier_rows)(const AttentionSpec& spec) = nullptr;
+  /// Columns to either side of a pair that it reads, at most; null: none.
+  int64_t (*columns_beside)(const AttentionSpec& spec) = nullptr;
 };
 
 /// The sizes of a tensor; nothing where it must be absent.
@@ -170,6 +172,15 @@ std::span<const Mechanism* const> mechanisms();
 
 /// All formulas of a stage, in the order of the mechanisms.
 std::span<const StageFormula> stage_formulas(StageId stage);
+
+/// Rows before a result that formulas read: in all stages, and in those after the softmax.
+struct EarlierRows {
+  int64_t all = 0, after = 0;
+};
+EarlierRows earlier_rows(const AttentionSpec& spec);
+
+/// Columns to either side of a pair that a stage reads, at most.
+int64_t columns_beside(const AttentionSpec& spec);
 
 /// The settings that act, in the order of the mechanisms.
 std::vector<StageUse> stage_uses(const AttentionSpec& spec);

@@ -18,24 +18,6 @@
 namespace fovea {
 namespace {
 
-// Rows before a result that formulas read: in all stages, and in those after the softmax.
-struct EarlierRows {
-  int64_t all = 0, after = 0;
-};
-
-EarlierRows earlier_rows(const AttentionSpec& spec) {
-  EarlierRows earlier;
-  for (const Stage& stage : attention_stages()) {
-    for (const StageFormula& formula : stage_formulas(stage.id)) {
-      if (formula.earlier_rows == nullptr) continue;
-      const int64_t rows = formula.earlier_rows(spec);
-      earlier.all += rows;
-      if (stage.id > StageId::softmax) earlier.after += rows;
-    }
-  }
-  return earlier;
-}
-
 RowRange with_rows_before(RowRange rows, int64_t count) {
   return {std::max<int64_t>(0, rows.begin - count), rows.end};
 }

@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "fovea/attention/mechanism.h"
-#include "fovea/attention/mechanisms/streaming_rule.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -83,14 +82,6 @@ Heads heads_of(const ModelConfig& c, const LayerWeights& w, const at::Tensor& gi
 
 at::Tensor paired_values(const at::Tensor& v_bgtd) {
   return v_bgtd.unflatten(1, {v_bgtd.size(1) / 2, 2}).transpose(2, 3).flatten(3);
-}
-
-at::Tensor start_queries(const ModelConfig& c, const LayerWeights& w, const Heads& heads,
-                         const PassContext& pass) {
-  if (!w.block.rotated) return heads.q_bhtd;
-  at::Tensor q = heads.plain_q_bhtd;
-  if (w.block.interleaved) q = heads_to_half_split(q, c.rope.rotary_dim);
-  return apply_rope(q, pass.rope, places_in_cache(w.spec.streaming, pass.positions));
 }
 
 Heads Transformer::Impl::project(const LayerWeights& w, const at::Tensor& y,

@@ -65,7 +65,7 @@ void AttentionSettings::describe(FieldVisitor& v) {
   for (const Mechanism* mechanism : mechanisms()) {
     const auto around = std::ranges::find_if(
         model_mechanisms(), [&](const ModelMechanism& m) { return &m.mechanism() == mechanism; });
-    if (around == model_mechanisms().end()) {
+    if (around == model_mechanisms().end() || around->describe == nullptr) {
       mechanism->describe(spec, v);
     } else {
       v.group({mechanism->name, around->help},
@@ -159,13 +159,6 @@ ModelConfig ModelConfig::resolved(int64_t tokenizer_vocab) const {
       "'model.attention.temperature_per_layer' is for a constant temperature; remove it or set "
       "temperature.kind: constant");
   for (const ModelMechanism& mechanism : model_mechanisms()) mechanism.check(c);
-  require<UnsupportedError>(
-      !c.attention.spec.streaming.active() ||
-          (c.positions != Positions::learned && c.positions != Positions::sinusoidal),
-      "model",
-      "'model.attention.streaming' with positions {} is not defined (they are added to the "
-      "embeddings, and a cache cannot count them anew); use rope, none or a position bias",
-      enum_name(c.positions));
   c.lora.check();
   lora_places(c.lora, c);  // names that mean nothing
   bool focused = false;
@@ -190,7 +183,7 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
     spec.head_output.depth_scale = HeadOutputSpec::DepthScale::lambda;
   }
   for (const ModelMechanism& mechanism : model_mechanisms())
-    mechanism.apply(attention, layer, spec);
+    if (mechanism.apply != nullptr) mechanism.apply(attention, layer, spec);
   if (!attention.temperature_per_layer.empty())
     spec.temperature.value = attention.temperature_per_layer[static_cast<size_t>(layer)];
   return spec;
@@ -199,7 +192,8 @@ AttentionSpec ModelConfig::layer_attention(int64_t layer) const {
 AttentionSettings base_attention(const AttentionSettings& attention) {
   AttentionSettings base = attention;
   base.spec = without_added_mechanisms(std::move(base.spec));
-  for (const ModelMechanism& mechanism : model_mechanisms()) mechanism.reset(base);
+  for (const ModelMechanism& mechanism : model_mechanisms())
+    if (mechanism.reset != nullptr) mechanism.reset(base);
   base.temperature_per_layer.clear();
   base.decay_added = false;
   return base;

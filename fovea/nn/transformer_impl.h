@@ -55,11 +55,6 @@ Heads heads_of(const ModelConfig& config, const LayerWeights& layer, const at::T
 /// Differential: neighbouring value heads are one of twice the width (1.1).
 at::Tensor paired_values(const at::Tensor& v_bgtd);
 
-/// StreamingLLM: the layer's queries as start keys are read by them, at their places in the cache
-/// (spec 4.6).
-at::Tensor start_queries(const ModelConfig& config, const LayerWeights& layer, const Heads& heads,
-                         const PassContext& pass);
-
 /// `normaliser` where there is one, else the number of targets, at least 1.
 double loss_divisor(double normaliser, const at::Tensor& targets);
 

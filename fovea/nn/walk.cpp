@@ -12,6 +12,7 @@
 #include "fovea/attention/mechanisms/sinkhorn.h"
 #include "fovea/nn/layer_gather.h"
 #include "fovea/nn/mechanisms/mechanism.h"
+#include "fovea/nn/mechanisms/model_mechanism.h"
 #include "fovea/nn/transformer_impl.h"
 
 namespace fovea {
@@ -124,8 +125,8 @@ void Transformer::Impl::set_input(LayerStep& step, at::Tensor y, const PassConte
 
 void Transformer::Impl::set_heads(LayerStep& step, Heads heads, const PassContext& pass) const {
   step.heads = std::move(heads);
-  if (step.spec.streaming.active())
-    step.tensors.start_q_bhtd = start_queries(config, step.layer, step.heads, pass);
+  for (const ModelMechanism& m : model_mechanisms())
+    if (m.load != nullptr) m.load(step, pass);
   for (const LearnedMechanism& m : learned_mechanisms())
     if (m.load != nullptr) m.load(step, pass);
 }

@@ -33,7 +33,7 @@ KeptKeys kept_keys(const AttentionSpec& spec) {
   const MaskRule& rule = spec.mask;
   if (rule.sparsity != MaskRule::Sparsity::full || rule.window == 0) return {};
   // The oldest query of a convolution has a window of its own.
-  return {.first = rule.sinks, .last = rule.window + spec.multi_token.earlier_queries()};
+  return {.first = rule.sinks, .last = rule.window + earlier_rows(spec).all};
 }
 
 }  // namespace

@@ -77,8 +77,7 @@ at::Tensor with_columns(const at::Tensor& rows, int64_t dim, const EvictedColumn
 }
 
 EvictedColumns evicted_columns(const AttentionSpec& spec, const at::Tensor& key_positions_s) {
-  const KernelExtent &before = spec.multi_token.before, &after = spec.multi_token.after;
-  const int64_t reach = std::max(before.keys, after.keys) / 2;  // to either side, or more
+  const int64_t reach = columns_beside(spec);
   const int64_t sinks = spec.mask.sinks;
   if (sinks == 0 || reach == 0) return {};
   const int64_t evicted = key_positions_s[sinks].item<int64_t>() - sinks;

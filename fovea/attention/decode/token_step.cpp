@@ -32,7 +32,7 @@ int64_t first_keys(const AttentionSpec& spec) {
 std::optional<std::string> why_not_together(const AttentionSpec& spec) {
   const bool mixes = joins_pairs(spec);
   if (mixes) {
-    const int64_t queries = 1 + spec.multi_token.earlier_queries();
+    const int64_t queries = 1 + earlier_rows(spec).all;
     if (auto why = why_not_mixed_rows(kernels::cpu(), spec, queries)) return why;
   }
   if (first_keys(spec) > kernels::kMostFewKeys)
@@ -247,7 +247,7 @@ void TokenStep::attend_mixed(AttentionCache& cache, const CachedRows& keys,
                              const CachedRows& values, const AttentionTensors& tensors,
                              const TokenHeads<T>& token) {
   const MixingOperands operands = mixing_operands(tensors);
-  const kernels::MixingRule mixing = mixing_rule(spec_.multi_token, operands);
+  const kernels::MixingRule mixing = mixing_rule(spec_, operands);
   const bool keeps = cache.has(stream::kQueries);
   const CachedRows queries = keeps ? cache.extend(stream::kQueries) : CachedRows{};
   const CachedRows taus = cache.has(stream::kTau) ? cache.extend(stream::kTau) : CachedRows{};

@@ -268,7 +268,7 @@ void add_streams_focal(const AttentionSpec& spec, const StreamSpec& keys,
   if (!learns(spec)) return;
   if (keeps_prefix_sum(spec.temperature))
     all.push_back({.name = stream::kTemperature, .row_shape = {1}, .dtype = at::kDouble});
-  if (const int64_t earlier = spec.multi_token.earlier_queries(); earlier > 0)
+  if (const int64_t earlier = earlier_rows(spec).all; earlier > 0)
     all.push_back({.name = stream::kTau,
                    .row_shape = {1},
                    .dtype = keys.dtype == at::kDouble ? at::kDouble : at::kFloat,

@@ -50,6 +50,28 @@ std::span<const StageFormula> stage_formulas(StageId stage) {
   return by_stage[static_cast<size_t>(stage)];
 }
 
+EarlierRows earlier_rows(const AttentionSpec& spec) {
+  EarlierRows earlier;
+  for (const Mechanism* mechanism : mechanisms()) {
+    for (const StageFormula& formula : mechanism->formulas) {
+      if (formula.earlier_rows == nullptr) continue;
+      const int64_t rows = formula.earlier_rows(spec);
+      earlier.all += rows;
+      if (formula.stage > StageId::softmax) earlier.after += rows;
+    }
+  }
+  return earlier;
+}
+
+int64_t columns_beside(const AttentionSpec& spec) {
+  int64_t columns = 0;
+  for (const Mechanism* mechanism : mechanisms())
+    for (const StageFormula& formula : mechanism->formulas)
+      if (formula.columns_beside != nullptr)
+        columns = std::max(columns, formula.columns_beside(spec));
+  return columns;
+}
+
 std::vector<StageUse> stage_uses(const AttentionSpec& spec) {
   std::vector<StageUse> all;
   for (const Mechanism* mechanism : mechanisms())

@@ -240,11 +240,13 @@ constexpr StageFormula kMultiTokenFormulas[] = {
     {.stage = StageId::convolution_before,
      .apply = convolved_logits,
      .earlier_rows =
-         [](const AttentionSpec& spec) { return spec.multi_token.before.earlier_queries(); }},
+         [](const AttentionSpec& spec) { return spec.multi_token.before.earlier_queries(); },
+     .columns_beside = [](const AttentionSpec& spec) { return spec.multi_token.before.keys / 2; }},
     {.stage = StageId::convolution_after,
      .apply = convolved_weights,
      .earlier_rows =
-         [](const AttentionSpec& spec) { return spec.multi_token.after.earlier_queries(); }},
+         [](const AttentionSpec& spec) { return spec.multi_token.after.earlier_queries(); },
+     .columns_beside = [](const AttentionSpec& spec) { return spec.multi_token.after.keys / 2; }},
 };
 
 std::string setting_of(const KernelExtent& extent) {

@@ -45,7 +45,7 @@ MixingOperands mixing_operands(const AttentionTensors& tensors) {
           floats(tensors.mix_before_noi), floats(tensors.mix_after_nio)};
 }
 
-kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& x) {
+kernels::MixingRule mixing_rule(const AttentionSpec& spec, const MixingOperands& x) {
   const auto kernel = [](const at::Tensor& taps_hqk) {
     return taps_hqk.numel() > 0
                ? kernels::KeyQueryKernel{data_of(taps_hqk), taps_hqk.size(1), taps_hqk.size(2)}
@@ -59,8 +59,8 @@ kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperan
           .kernel_after = kernel(x.kernel_after_hqk),
           .mix_before = mix(x.mix_before_noi),
           .mix_after = mix(x.mix_after_nio),
-          .equation = equation_of(tokens),
-          .renormalise = tokens.renormalise};
+          .equation = equation_of(spec.multi_token),
+          .renormalise = spec.multi_token.renormalise};
 }
 
 kernels::MixingRule mixing_sizes(const AttentionSpec& spec) {
@@ -125,8 +125,7 @@ std::optional<std::string> why_not_stages(const AttentionCall& call) {
 /// Inputs: FusedOperands::list(), then MixingOperands::list(); results: out and lse.
 struct MixingCall : Operation {
   c10::intrusive_ptr<FusedCall> fused;
-  MultiTokenSpec tokens;
-  FocusSpec focus;
+  AttentionSpec spec;
   at::Tensor members_bs;  ///< contiguous
 
   Tensors forward(const Tensors& inputs, Tensors& kept) const override;
@@ -140,8 +139,8 @@ void set_inputs(Problem& problem, const MixingCall& call, const FusedOperands& x
                 const MixingOperands& mixing) {
   problem.sizes = sizes_of(x);
   problem.rule = rule_of(*call.fused, x);
-  problem.mixing = mixing_rule(call.tokens, mixing);
-  problem.members = member_mask(call.focus, call.members_bs, x.q.size(2));
+  problem.mixing = mixing_rule(call.spec, mixing);
+  problem.members = member_mask(call.spec.focus, call.members_bs, x.q.size(2));
   problem.visits = call.fused->visits->visits;
   problem.q = rows_of<T>(x.q);
   problem.k = rows_of<T>(x.k);
@@ -237,13 +236,14 @@ Operation::Tensors MixingCall::forward(const Tensors& inputs, Tensors& kept) con
   const at::Tensor out =
       empty_by_token({x.q.size(0), x.q.size(1), x.q.size(2), x.v.size(3)}, x.q.options());
   const at::Tensor lse = at::empty(x.q.sizes().slice(0, 3), floats);
-  const at::Tensor row_sums = tokens.renormalise ? at::empty_like(lse) : at::empty({0}, floats);
+  const bool renormalises = spec.multi_token.renormalise;
+  const at::Tensor row_sums = renormalises ? at::empty_like(lse) : at::empty({0}, floats);
   with_kernel_type(x.q.scalar_type(), "attention", [&]<class T>(T) {
     kernels::MixingForward<T> problem;
     set_inputs<T>(problem, *this, x, operands.second);
     problem.out = writable_rows_of<T>(out);
     problem.lse = lse.mutable_data_ptr<float>();
-    problem.row_sums = tokens.renormalise ? row_sums.mutable_data_ptr<float>() : nullptr;
+    problem.row_sums = renormalises ? row_sums.mutable_data_ptr<float>() : nullptr;
     backend_for(x.q).run(problem);
   });
   kept = inputs;
@@ -271,8 +271,7 @@ c10::intrusive_ptr<MixingCall> mixing_call(const AttentionCall& given) {
   auto call = c10::make_intrusive<MixingCall>();
   call->fused = fused_call(given);
   call->fused->visits = made_visits(given);
-  call->tokens = given.spec.multi_token;
-  call->focus = given.spec.focus;
+  call->spec = given.spec;
   call->members_bs = contiguous_members(given);
   return call;
 }

@@ -28,7 +28,7 @@ struct MixingOperands {
 MixingOperands mixing_operands(const AttentionTensors& tensors);
 
 /// The kernels' rule, which points into the operands.
-kernels::MixingRule mixing_rule(const MultiTokenSpec& tokens, const MixingOperands& operands);
+kernels::MixingRule mixing_rule(const AttentionSpec& spec, const MixingOperands& operands);
 /// The rule of a spec by its sizes alone: whether there are kernels for it.
 kernels::MixingRule mixing_sizes(const AttentionSpec& spec);
 

@@ -25,7 +25,7 @@ void decode_mixed(const AttentionCall& call, const FusedOperands& x, const Atten
   backend_for(x.q).run(
       kernels::MixingDecode<T>{.sizes = sizes_of(x),
                                .rule = rule_of(*fused, x),
-                               .mixing = mixing_rule(call.spec.multi_token, mixing),
+                               .mixing = mixing_rule(call.spec, mixing),
                                .members = member_mask(call.spec.focus, members, call.q.size(2)),
                                .rows = *rows,
                                .results = out.size(2),

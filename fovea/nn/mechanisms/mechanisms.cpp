@@ -31,6 +31,7 @@ ModelMechanism model_routing();
 ModelMechanism model_longformer();
 ModelMechanism model_performer();
 ModelMechanism model_magic_pig();
+ModelMechanism model_streaming();
 
 std::span<const LearnedMechanism> learned_mechanisms() {
   static const std::array all{
@@ -43,8 +44,8 @@ std::span<const LearnedMechanism> learned_mechanisms() {
 
 std::span<const ModelMechanism> model_mechanisms() {
   static const std::array all{
-      model_multi_token(), model_focus(),     model_routing(),
-      model_longformer(),  model_performer(), model_magic_pig(),
+      model_multi_token(), model_focus(),     model_routing(),   model_longformer(),
+      model_performer(),   model_magic_pig(), model_streaming(),
   };
   return all;
 }

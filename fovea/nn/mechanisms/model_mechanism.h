@@ -16,14 +16,22 @@
 
 namespace fovea {
 
-/// A mechanism with settings of the model around its own, under one name.
+struct LayerStep;    // walk.h
+struct PassContext;  // walk.h
+
+/// A mechanism with settings of the model around its own, under one name; or one that the model
+/// checks and gives tensors, although it learns nothing. Hooks are null where there is nothing to
+/// do.
 struct ModelMechanism {
   const Mechanism& (*mechanism)();
-  const char* help;
-  void (*describe)(AttentionSettings& all, FieldVisitor& v);
+  const char* help = nullptr;
+  /// Visits the settings; null: the mechanism's own are all.
+  void (*describe)(AttentionSettings& all, FieldVisitor& v) = nullptr;
   void (*check)(const ModelConfig& config);
-  void (*apply)(const AttentionSettings& all, int64_t layer, AttentionSpec& spec);
-  void (*reset)(AttentionSettings& all);
+  void (*apply)(const AttentionSettings& all, int64_t layer, AttentionSpec& spec) = nullptr;
+  void (*reset)(AttentionSettings& all) = nullptr;
+  /// Its tensors for the call.
+  void (*load)(LayerStep& step, const PassContext& pass) = nullptr;
 };
 
 /// `keys`: the mechanism's member of AttentionSpec; `settings`: the model's, of AttentionSettings.
