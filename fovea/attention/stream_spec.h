@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fovea {
@@ -59,16 +60,16 @@ class CachedStreams {
   virtual ~CachedStreams() = default;
   /// Appends rows [b, n, row_shape...] to a stream. All streams of a step must receive the same n.
   /// UnsupportedError past capacity.
-  virtual void append(const std::string& name, const at::Tensor& rows_bn) = 0;
+  virtual void append(std::string_view name, const at::Tensor& rows_bn) = 0;
   /// Kept rows in order: [b, rows, row_shape...], a view where the stream keeps no first rows.
   /// ShapeError where the lengths differ.
-  virtual at::Tensor rows(const std::string& name) const = 0;
+  virtual at::Tensor rows(std::string_view name) const = 0;
   /// Those of one sequence, [1, rows, row_shape...].
-  virtual at::Tensor rows(const std::string& name, int64_t sequence) const = 0;
+  virtual at::Tensor rows(std::string_view name, int64_t sequence) const = 0;
   virtual int64_t batch() const = 0;
   virtual bool equal_lengths() const = 0;
   /// Tokens of a sequence that the stream has seen.
-  virtual int64_t stream_length(const std::string& name, int64_t sequence) const = 0;
+  virtual int64_t stream_length(std::string_view name, int64_t sequence) const = 0;
 };
 
 }  // namespace fovea

@@ -121,6 +121,7 @@ void Scheduler::read_prompts() {
   for (int64_t budget = options_.chunk; budget > 0;) {
     for (const auto& job : jobs_)
       if (job->reading() && job->part == nullptr) adopt_prefix(*job);
+    if (read_together()) return;
     EngineJob* const job = next_reader();
     if (job == nullptr || next_part(*job) > budget) return;
     budget -= next_part(*job);
@@ -144,6 +145,54 @@ bool Scheduler::texts_want_a_step() const {
   if (std::ranges::none_of(jobs_, writes)) return false;
   const EngineClock::duration pause = std::chrono::milliseconds(options_.pause_ms);
   return clock_() - round_began_ >= std::max(pause, last_step_);
+}
+
+bool Scheduler::read_together() {
+  if (parts_ % 3 == 2) return false;  // the oldest prompt's turn
+  bool read = false;
+  for (const auto& model : models_) read |= read_together(*model);
+  return read;
+}
+
+bool Scheduler::read_together(TextModel& model) {
+  std::vector<int64_t> lengths;
+  for (const auto& job : jobs_) {
+    const bool begins = job->model == &model && job->reading() && job->part == nullptr &&
+                        job->length == 0 && !job->request.prompt_logprobs;
+    lengths.push_back(begins && job->prompt_size() <= options_.chunk ? job->prompt_size() : 0);
+  }
+  std::vector<EngineJob*> group;
+  for (const size_t n : read_at_once(model.transformer(), lengths)) group.push_back(jobs_[n].get());
+  if (group.empty()) return false;
+  const auto begin = EngineClock::now();
+  std::vector<DecodeState> states;
+  at::Tensor logits_nv;
+  try {
+    std::vector<std::span<const int32_t>> prompts;
+    std::vector<DecodeState*> all;
+    for (EngineJob* job : group) {
+      prompts.emplace_back(job->prompt);
+      states.push_back(begin_state(*job, job->prompt_size()));
+    }
+    for (DecodeState& state : states) all.push_back(&state);
+    logits_nv = model.transformer().read_together(prompts, all);
+  } catch (...) {
+    const RequestEnd how = failure();
+    for (EngineJob* job : group) end(*job, how);
+    return true;
+  }
+  for (size_t n = 0; n < group.size(); ++n) {
+    EngineJob& job = *group[n];
+    try {
+      take_part(job, std::move(states[n]), job.prompt_size(), logits_nv[static_cast<int64_t>(n)]);
+    } catch (...) {
+      end(job, failure());
+    }
+  }
+  statistics_.chunk_seconds += seconds_since(begin);
+  ++parts_;
+  statistics_.chunks += static_cast<int64_t>(group.size());
+  return true;
 }
 
 EngineJob* Scheduler::next_reader() {
@@ -189,15 +238,19 @@ bool Scheduler::read_part(EngineJob& job) {
   return true;
 }
 
-void Scheduler::begin_part(EngineJob& job) {
-  const int64_t count = next_part(job), length = job.length + count;
+DecodeState Scheduler::begin_state(const EngineJob& job, int64_t count) const {
+  const int64_t length = job.length + count;
   const int64_t capacity =
       count == options_.chunk ? length : length + job.model->growth(job.most_tokens());
+  if (job.read != nullptr) return with_room(*job.read, capacity);
+  return job.model->begin(job.prompt_size() + job.most_tokens(), capacity);
+}
+
+void Scheduler::begin_part(EngineJob& job) {
+  const int64_t count = next_part(job);
   job.part = std::make_unique<PartAtWork>();
   PartAtWork& part = *job.part;
-  part.state = job.read != nullptr
-                   ? with_room(*job.read, capacity)
-                   : job.model->begin(job.prompt_size() + job.most_tokens(), capacity);
+  part.state = begin_state(job, count);
   part.count = count;
   if (count == 1) return;  // a step of the decoder
   part.walk.emplace(job.model->transformer().decode_layers(tokens_of(job), part.state));
@@ -206,17 +259,22 @@ void Scheduler::begin_part(EngineJob& job) {
 void Scheduler::end_part(EngineJob& job) {
   const at::Tensor logits = logits_of(job);
   const std::unique_ptr<PartAtWork> part = std::move(job.part);
-  const bool whole = part->count == options_.chunk;
-  job.length += part->count;
+  take_part(job, std::move(part->state), part->count, logits);
+}
+
+void Scheduler::take_part(EngineJob& job, DecodeState state, int64_t count,
+                          const at::Tensor& logits) {
+  const bool whole = count == options_.chunk;
+  job.length += count;
   if (whole) {
-    job.read = std::make_shared<const DecodeState>(std::move(part->state));
+    job.read = std::make_shared<const DecodeState>(std::move(state));
     keep_prefix(job);
   }
   if (job.length < job.prompt_size()) return;
   const std::shared_ptr<const DecodeState> read = std::exchange(job.read, nullptr);
   begin_texts(job,
               whole ? with_room(*read, job.length + job.model->growth(job.most_tokens()))
-                    : std::move(part->state),
+                    : std::move(state),
               logits);
 }
 

@@ -57,13 +57,20 @@ class Scheduler {
   bool has_room_for(const EngineJob& job);
 
   void read_prompts();
+  /// Reads prompts of a model in one pass where that is faster; whether it did.
+  bool read_together();
+  bool read_together(TextModel& model);
   EngineJob* next_reader();
   void adopt_prefix(EngineJob& job);
   int64_t next_part(const EngineJob& job) const;
   /// Goes on with the job's part; whether all of it is read.
   bool read_part(EngineJob& job);
+  /// The cache for the next `count` tokens of the prompt, with those before.
+  DecodeState begin_state(const EngineJob& job, int64_t count) const;
   void begin_part(EngineJob& job);
   void end_part(EngineJob& job);
+  /// The next `count` tokens of the prompt are in `state`; logits [v] after them.
+  void take_part(EngineJob& job, DecodeState state, int64_t count, const at::Tensor& logits);
   /// Whether texts have waited long enough since the round began.
   bool texts_want_a_step() const;
   at::Tensor logits_of(EngineJob& job);

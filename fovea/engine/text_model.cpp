@@ -21,20 +21,13 @@ bool reads_shared_pages(const AttentionSpec& spec) {
   return token_form(spec).form == TokenForm::decoder;
 }
 
-bool dynamic_rotation(const ModelConfig& config) {
-  return config.positions == Positions::rope && config.rope.scaling.dynamic();
-}
-
 }  // namespace
 
 DecodeState with_room(const DecodeState& from, int64_t capacity) {
-  DecodeState to;
-  to.rope = from.rope;
+  constexpr int64_t kText = 0;
+  DecodeState to = from.select({&kText, 1}, capacity);
   to.path = from.path;
-  for (const AttentionCache& cache : from.layers) {
-    const AttentionCache::Source source{.cache = &cache, .sequence = 0};
-    to.layers.push_back(AttentionCache::gather({&source, 1}, capacity));
-  }
+  to.sorted.clear();
   for (const SortedCopy& copy : from.sorted) to.sorted.push_back(copy.fork());
   return to;
 }
@@ -54,7 +47,7 @@ TextModel::TextModel(EngineModel model, const EngineOptions& options)
   const ModelConfig& config = transformer().config();
   empty_ = transformer().make_decode_state(1, 1);
   rope_ = empty_->rope;
-  const bool dynamic = dynamic_rotation(config);
+  const bool dynamic = config.rotates_by_length();
   if (config.positions == Positions::rope && !dynamic && context() > config.context)
     rope_ = make_rope_table(config.rope, config.head_dim, context(), transformer().device(),
                             rope_.cos_pf.scalar_type());
@@ -96,7 +89,7 @@ DecodeState TextModel::begin(int64_t positions, int64_t capacity) const {
   DecodeState state = with_room(*empty_, capacity);
   const ModelConfig& config = transformer().config();
   state.rope = rope_;
-  if (dynamic_rotation(config))
+  if (config.rotates_by_length())
     state.rope = make_rope_table(config.rope, config.head_dim, positions, transformer().device(),
                                  rope_.cos_pf.scalar_type());
   return state;

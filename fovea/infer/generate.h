@@ -170,11 +170,11 @@ int64_t batch_cache_bytes(const Transformer& model, const Tokenizer& tokenizer,
                           std::span<const TextRequest> requests, const ContextOptions& context,
                           const BatchOptions& batch);
 
-/// Continues many prompts; each gets the text that generate_text() gives it, bit for bit. Where the
-/// fused decoder takes the model, `batch` texts share each step; a finished one makes room for the
-/// next, and prompts are read in parts between the steps. `done` comes in the order of the requests
-/// or as they finish. After `interrupt` the results that remain say `interrupted`. ConfigError for
-/// an impossible batch.
+/// Continues many prompts; each gets the text that generate_text() gives it, on the CPU bit for
+/// bit. Where the fused decoder takes the model, `batch` texts share each step; a finished one
+/// makes room for the next, and prompts are read in parts between the steps. `done` comes in the
+/// order of the requests or as they finish. After `interrupt` the results that remain say
+/// `interrupted`. ConfigError for an impossible batch.
 void generate_texts(const Transformer& model, const Tokenizer& tokenizer,
                     std::span<const TextRequest> requests, const ContextOptions& context,
                     const TextDone& done, const std::atomic<bool>* interrupt = nullptr,

@@ -100,13 +100,40 @@ class Batch {
     return text;
   }
 
+  // Whether one pass has read several prompts.
+  bool read_together() {
+    std::vector<Text*> group;
+    std::vector<int64_t> lengths;
+    for (const Text& text : texts_)
+      lengths.push_back(text.reading() && text.state.length() == 0 ? std::ssize(text.tokens) : 0);
+    for (const size_t n : read_at_once(model_, lengths)) group.push_back(&texts_[n]);
+    if (group.empty()) return false;
+    std::vector<std::span<const int32_t>> prompts;
+    std::vector<DecodeState*> states;
+    std::vector<TextWriter*> writers;
+    for (Text* text : group) {
+      prompts.emplace_back(text->tokens);
+      states.push_back(&text->state);
+      writers.push_back(text->writer.get());
+    }
+    const std::vector<DrawnToken> drawn =
+        draw_tokens(writers, model_.read_together(prompts, states));
+    std::vector<const Text*> ended;
+    for (size_t n = 0; n < group.size(); ++n)
+      if (!group[n]->take(drawn[n])) ended.push_back(group[n]);
+    keep_those([&](const Text& text) { return std::ranges::find(ended, &text) == ended.end(); });
+    return true;
+  }
+
   // One part of a prompt at least, and as many short prompts as are no longer than that: the texts
   // that are written wait for no more.
   void read_prompts() {
+    const bool wait = read_together();  // those that are left may share the next pass
     int64_t budget = kReadChunk;
     keep_those([&](Text& text) {
       while (text.reading() && !is_set(interrupt_)) {
         const int64_t rest = std::ssize(text.tokens) - text.state.length();
+        if (wait && std::ssize(text.tokens) <= kReadChunk) return true;
         if (std::min(kReadChunk, rest) > budget) return true;
         budget -= std::min(kReadChunk, rest);
         const at::Tensor logits = read_chunk(model_, text.tokens, text.state);

@@ -154,6 +154,30 @@ at::Tensor read_chunk(const Transformer& model, std::span<const int32_t> tokens,
   return model.decode(ids.to(model.device()), state)[0];
 }
 
+std::vector<size_t> read_at_once(const Transformer& model, std::span<const int64_t> lengths) {
+  constexpr int64_t kMostTokens = 8 * kReadChunk;  // with those that fill rows up
+  const auto candidates = std::ranges::count_if(
+      lengths, [](int64_t length) { return length > 0 && length <= kReadChunk; });
+  if (model.device().is_cpu() || candidates < 2 || !model.reads_together(1, 1)) return {};
+  const bool fills_up = model.reads_together(1, 2);
+  for (size_t first = 0; first < lengths.size(); ++first) {
+    int64_t shortest = lengths[first], longest = shortest;
+    if (shortest == 0 || longest > kReadChunk) continue;
+    std::vector<size_t> group{first};
+    for (size_t n = first + 1; n < lengths.size(); ++n) {
+      if (lengths[n] == 0) continue;
+      const int64_t low = std::min(shortest, lengths[n]), high = std::max(longest, lengths[n]);
+      const int64_t tokens = (std::ssize(group) + 1) * high;
+      if (high > kReadChunk || tokens > kMostTokens || 4 * low < 3 * high) continue;
+      if (low < high && !fills_up) continue;
+      shortest = low, longest = high;
+      group.push_back(n);
+    }
+    if (group.size() > 1) return group;
+  }
+  return {};
+}
+
 at::Tensor read_tokens(const Transformer& model, std::span<const int32_t> tokens,
                        DecodeState& state, const std::atomic<bool>* interrupt) {
   at::Tensor logits;

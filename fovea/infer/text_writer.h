@@ -102,6 +102,13 @@ constexpr int64_t kReadChunk = 1024;
 at::Tensor read_chunk(const Transformer& model, std::span<const int32_t> tokens,
                       DecodeState& state);
 
+/// Which of some texts one pass should read (Transformer::read_together()), in their order; none
+/// where a text alone is as fast. `lengths`: of their prompts, 0 for those that are not wanted.
+///
+/// On a GPU a pass over a short prompt costs launches, not arithmetic. The prompts are of like
+/// length, since rows are filled up to the longest, and are read whole.
+std::vector<size_t> read_at_once(const Transformer& model, std::span<const int64_t> lengths);
+
 /// Brings the cache of one text to all `tokens`; the logits [v] after the last of them, undefined
 /// where `interrupt` came first.
 at::Tensor read_tokens(const Transformer& model, std::span<const int32_t> tokens,

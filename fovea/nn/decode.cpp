@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "fovea/attention/backend.h"
@@ -124,6 +125,53 @@ LayerWalk Transformer::decode_layers(const at::Tensor& tokens_bt, DecodeState& s
   at::Tensor x = impl_->embed(tokens_bt, pass.positions, pass.last_position);
   return LayerWalk(std::make_unique<LayerWalk::Work>(LayerWalk::Work{
       .model = *impl_, .pass = std::move(pass), .stream = {std::move(x), at::Tensor()}}));
+}
+
+bool Transformer::reads_together(int64_t shortest, int64_t longest) const {
+  if (config().rotates_by_length()) return false;
+  if (shortest == longest) return true;
+  const auto keeps_all = [](const std::vector<StreamSpec>& layer) {
+    return std::ranges::all_of(layer,
+                               [](const StreamSpec& s) { return !s.state && s.keep_last == 0; });
+  };
+  return std::ranges::all_of(impl_->cached_streams(), keeps_all);
+}
+
+at::Tensor Transformer::read_together(std::span<const std::span<const int32_t>> texts,
+                                      std::span<DecodeState* const> states) const {
+  const at::NoGradGuard no_grad;
+  require<ShapeError>(!texts.empty() && texts.size() == states.size(), "decode",
+                      "expected a state for each text; got {} texts and {} states", texts.size(),
+                      states.size());
+  std::vector<int64_t> lengths;
+  for (const auto& text : texts) lengths.push_back(std::ssize(text));
+  const auto [shortest, longest] = std::ranges::minmax(lengths);
+  require<UnsupportedError>(
+      shortest > 0 && reads_together(shortest, longest), "decode",
+      "this model does not read texts of {} to {} tokens in one pass; read them one by one",
+      shortest, longest);
+  const int64_t count = std::ssize(texts);
+  DecodeState all = make_decode_state(count, longest);
+  const at::Tensor ids = at::zeros({count, longest}, at::kLong);
+  for (int64_t n = 0; n < count; ++n) {
+    const DecodeState& state = *states[n];
+    require<ShapeError>(
+        state.sequences() == 1 && state.length() == 0 && state.capacity() >= lengths[n], "decode",
+        "expected an empty state with room for {} tokens; got {} of {}", lengths[n], state.length(),
+        state.capacity());
+    std::ranges::copy(texts[n], ids.mutable_data_ptr<int64_t>() + n * longest);
+  }
+  const at::Tensor hidden = decode_hidden(ids.to(impl_->device), all);
+  const at::Tensor last = (at::tensor(lengths, at::kLong) - 1).to(impl_->device),
+                   rows = at::arange(count, at::kLong).to(impl_->device);
+  all.truncate(lengths);
+  for (int64_t n = 0; n < count; ++n) {
+    DecodeState read = all.select({&n, 1}, states[n]->capacity());
+    read.rope = states[n]->rope;
+    read.path = all.path;
+    *states[n] = std::move(read);
+  }
+  return logits(hidden.index({rows, last}));
 }
 
 at::Tensor Transformer::decode_together(const at::Tensor& tokens_b1,

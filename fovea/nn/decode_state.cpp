@@ -27,21 +27,23 @@ struct Place {
   int64_t sequence = 0;
 };
 
-DecodeState gather(std::span<const Place> places) {
+// `capacity` 0: the largest of theirs.
+DecodeState gather(std::span<const Place> places, int64_t capacity = 0) {
   require<ConfigError>(!places.empty(), "decode", "expected at least one sequence; got none");
   DecodeState joined;
-  int64_t capacity = 0;
+  int64_t largest = 0;
   for (const Place& place : places) {
     const DecodeState& state = *place.state;
-    const bool first = capacity == 0;
+    const bool first = largest == 0;
     require<ConfigError>(first || (state.layers.size() == places.front().state->layers.size() &&
                                    same_rotation(state.rope, joined.rope)),
                          "decode",
                          "expected states of one model and of one RoPE table; got others; make the "
                          "states with one capacity");
-    if (first || state.capacity() > capacity) joined.rope = state.rope;
-    capacity = std::max(capacity, state.capacity());
+    if (first || state.capacity() > largest) joined.rope = state.rope;
+    largest = std::max(largest, state.capacity());
   }
+  if (capacity == 0) capacity = largest;
   for (size_t layer = 0; layer < places.front().state->layers.size(); ++layer) {
     std::vector<AttentionCache::Source> sources;
     for (const Place& place : places)
@@ -90,14 +92,14 @@ DecodeState DecodeState::join(std::span<const DecodeState* const> states) {
   return gather(places);
 }
 
-DecodeState DecodeState::select(std::span<const int64_t> sequences) const {
+DecodeState DecodeState::select(std::span<const int64_t> sequences, int64_t capacity) const {
   std::vector<Place> places;
   for (const int64_t b : sequences) {
     require<ShapeError>(b >= 0 && b < this->sequences(), "decode",
                         "expected a sequence below {}; got {}", this->sequences(), b);
     places.push_back({this, b});
   }
-  return gather(places);
+  return gather(places, capacity);
 }
 
 }  // namespace fovea

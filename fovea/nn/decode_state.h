@@ -43,8 +43,8 @@ class DecodeState {
   /// together, whatever their lengths. The capacity is the largest of theirs. ConfigError for
   /// states of other models or of other RoPE tables (a dynamic rule depends on the capacity).
   static DecodeState join(std::span<const DecodeState* const> states);
-  /// A copy of some sequences, in this order.
-  DecodeState select(std::span<const int64_t> sequences) const;
+  /// A copy of some sequences, in this order, with room for `capacity` tokens; 0: for as many.
+  DecodeState select(std::span<const int64_t> sequences, int64_t capacity = 0) const;
 };
 
 }  // namespace fovea

@@ -166,6 +166,8 @@ struct ModelConfig {
   ModelConfig resolved(int64_t tokenizer_vocab) const;
   /// The spec of one layer; the config must be resolved.
   AttentionSpec layer_attention(int64_t layer) const;
+  /// Whether the rotation of a token depends on the length of its text (dynamic scaling, 6.2).
+  bool rotates_by_length() const { return positions == Positions::rope && rope.scaling.dynamic(); }
   /// The same model with its constant temperatures at this place of the ramp (F-9).
   ModelConfig at_temperature_ramp(double ramp) const;
   /// Whether queries and keys of the layer are rotated.

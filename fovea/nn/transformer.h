@@ -155,6 +155,15 @@ class Transformer {
   at::Tensor decode_together(const at::Tensor& tokens_b1,
                              std::span<DecodeState* const> states) const;
 
+  /// Reads the first tokens of texts whose states are empty, all in one pass, in rows as long as
+  /// the longest. Logits [n, v] after the last token of each; not bit for bit those that decode()
+  /// gives each text alone. UnsupportedError where reads_together() refuses these lengths.
+  at::Tensor read_together(std::span<const std::span<const int32_t>> texts,
+                           std::span<DecodeState* const> states) const;
+  /// Whether one pass may read texts of `shortest` to `longest` tokens. Caches that drop rows or
+  /// keep a sum know no rows that are filled up; a dynamic rotation depends on the length.
+  bool reads_together(int64_t shortest, int64_t longest) const;
+
   /// Why decode() of one token takes the layers one by one; nothing where the fused decoder does
   /// it.
   std::optional<std::string> why_no_fused_decoder() const;

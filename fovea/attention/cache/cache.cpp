@@ -178,25 +178,26 @@ void AttentionCache::leave_to_others(Stream& s) {
   for (Place& p : s.places) p.written = p.seen;
 }
 
-AttentionCache::Stream& AttentionCache::stream(const std::string& name) {
-  const auto found = std::ranges::find(streams_, name, [](const Stream& s) { return s.spec.name; });
+AttentionCache::Stream& AttentionCache::stream(std::string_view name) {
+  const auto found =
+      std::ranges::find_if(streams_, [name](const Stream& s) { return s.spec.name == name; });
   require<ConfigError>(found != streams_.end(), "cache",
                        "this cache has no stream '{}'; it was made for another attention", name);
   return *found;
 }
 
-const AttentionCache::Stream& AttentionCache::stream(const std::string& name) const {
+const AttentionCache::Stream& AttentionCache::stream(std::string_view name) const {
   return const_cast<AttentionCache*>(this)->stream(name);
 }
 
-bool AttentionCache::has(const std::string& name) const {
+bool AttentionCache::has(std::string_view name) const {
   return std::ranges::any_of(streams_, [&](const Stream& s) { return s.spec.name == name; });
 }
 
 // All sequences where their places are the same, else each alone.
-std::vector<AttentionCache::Sequences> AttentionCache::runs(const Stream& s) const {
+c10::SmallVector<AttentionCache::Sequences, 2> AttentionCache::runs(const Stream& s) const {
   if (s.equal()) return {{.begin = 0, .count = batch_}};
-  std::vector<Sequences> all;
+  c10::SmallVector<Sequences, 2> all;
   for (int64_t b = 0; b < batch_; ++b) all.push_back({.begin = b, .count = 1});
   return all;
 }
@@ -229,7 +230,7 @@ void AttentionCache::make_room(Stream& s, Sequences which, int64_t rows) {
   for (int64_t b = which.begin; b < which.begin + which.count; ++b) s.places[b].tail_begin = begin;
 }
 
-void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) {
+void AttentionCache::append(std::string_view name, const at::Tensor& rows_bn) {
   const at::NoGradGuard no_gradient;
   Stream& s = stream(name);
   const int64_t n = rows_bn.dim() >= 2 ? rows_bn.size(1) : -1;
@@ -259,14 +260,14 @@ void AttentionCache::append(const std::string& name, const at::Tensor& rows_bn) 
   }
 }
 
-CachedRows AttentionCache::extend(const std::string& name) {
+CachedRows AttentionCache::extend(std::string_view name) {
   Stream& s = stream(name);
   require_room(s, 1);
   make_own(s);
   return extend_in_pages(name);
 }
 
-CachedRows AttentionCache::extend_in_pages(const std::string& name) {
+CachedRows AttentionCache::extend_in_pages(std::string_view name) {
   Stream& s = stream(name);
   require_room(s, 1);
   leave_to_others(s);
@@ -300,7 +301,7 @@ CachedRows AttentionCache::extend_in_pages(const std::string& name) {
           .shared = s.begins_shared() ? s.shared : std::span<const std::vector<SharedRows>>()};
 }
 
-at::Tensor AttentionCache::replace(const std::string& name, int64_t tokens) {
+at::Tensor AttentionCache::replace(std::string_view name, int64_t tokens) {
   Stream& s = stream(name);
   require<ConfigError>(s.spec.state, "cache", "stream '{}' has a row a token; use append()", name);
   require_room(s, tokens);
@@ -327,7 +328,7 @@ at::Tensor AttentionCache::rows_of(const Stream& s, Sequences which) const {
              : tail;
 }
 
-at::Tensor AttentionCache::rows(const std::string& name) const {
+at::Tensor AttentionCache::rows(std::string_view name) const {
   const Stream& s = stream(name);
   require<ShapeError>(s.equal(), "cache",
                       "the sequences of stream '{}' have unequal lengths; ask for one of them",
@@ -335,18 +336,18 @@ at::Tensor AttentionCache::rows(const std::string& name) const {
   return rows_of(s, {.begin = 0, .count = batch_});
 }
 
-at::Tensor AttentionCache::rows(const std::string& name, int64_t sequence) const {
+at::Tensor AttentionCache::rows(std::string_view name, int64_t sequence) const {
   return rows_of(stream(name), {.begin = sequence, .count = 1});
 }
 
-at::Tensor AttentionCache::positions(const std::string& name) const {
+at::Tensor AttentionCache::positions(std::string_view name) const {
   require<ShapeError>(stream(name).equal(), "cache",
                       "the sequences of stream '{}' have unequal lengths; ask for one of them",
                       name);
   return positions(name, 0, device_);
 }
 
-at::Tensor AttentionCache::positions(const std::string& name, int64_t sequence,
+at::Tensor AttentionCache::positions(std::string_view name, int64_t sequence,
                                      at::Device where) const {
   const Stream& s = stream(name);
   const Place& p = s.places[sequence];
@@ -373,11 +374,11 @@ bool AttentionCache::equal_lengths() const {
 
 int64_t AttentionCache::length() const { return std::ranges::max(lengths()); }
 
-int64_t AttentionCache::stream_length(const std::string& name) const {
+int64_t AttentionCache::stream_length(std::string_view name) const {
   return std::ranges::max(stream(name).places, {}, &Place::seen).seen;
 }
 
-int64_t AttentionCache::stream_length(const std::string& name, int64_t sequence) const {
+int64_t AttentionCache::stream_length(std::string_view name, int64_t sequence) const {
   return stream(name).places[sequence].seen;
 }
 

@@ -11,11 +11,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fovea/attention/cache/huge_pages.h"
@@ -71,21 +73,21 @@ class AttentionCache : public CachedStreams {
   /// ConfigError where the caches have other streams.
   static AttentionCache gather(std::span<const Source> sources, int64_t capacity);
 
-  void append(const std::string& name, const at::Tensor& rows_bn) override;
+  void append(std::string_view name, const at::Tensor& rows_bn) override;
   /// append() of one row a sequence that the caller writes: the rows afterwards, the last one of
   /// each sequence of any content. UnsupportedError past capacity.
-  CachedRows extend(const std::string& name);
+  CachedRows extend(std::string_view name);
   /// As extend(), but sequences may begin with shared pages.
-  CachedRows extend_in_pages(const std::string& name);
+  CachedRows extend_in_pages(std::string_view name);
   /// The row [b, row_shape...] of a state stream, in place: the caller advances it by `tokens` of
   /// each sequence; a sequence without tokens has a row of zeros. UnsupportedError past
   /// capacity.
-  at::Tensor replace(const std::string& name, int64_t tokens);
-  at::Tensor rows(const std::string& name) const override;
-  at::Tensor rows(const std::string& name, int64_t sequence) const override;
+  at::Tensor replace(std::string_view name, int64_t tokens);
+  at::Tensor rows(std::string_view name) const override;
+  at::Tensor rows(std::string_view name, int64_t sequence) const override;
   /// Positions of the kept rows of a stream, int64 [rows].
-  at::Tensor positions(const std::string& name) const;
-  at::Tensor positions(const std::string& name, int64_t sequence, at::Device where) const;
+  at::Tensor positions(std::string_view name) const;
+  at::Tensor positions(std::string_view name, int64_t sequence, at::Device where) const;
 
   int64_t batch() const override { return batch_; }
   int64_t capacity() const { return capacity_; }
@@ -96,8 +98,8 @@ class AttentionCache : public CachedStreams {
   /// The length of the longest sequence.
   int64_t length() const;
   /// Tokens of the longest sequence that the stream has seen.
-  int64_t stream_length(const std::string& name) const;
-  int64_t stream_length(const std::string& name, int64_t sequence) const override;
+  int64_t stream_length(std::string_view name) const;
+  int64_t stream_length(std::string_view name, int64_t sequence) const override;
   /// Forgets tokens >= length, of every sequence or one length each. UnsupportedError if rows
   /// needed for that were already evicted.
   void truncate(int64_t length);
@@ -110,7 +112,7 @@ class AttentionCache : public CachedStreams {
   int64_t bytes() const;
 
   /// Whether a stream of that name exists.
-  bool has(const std::string& name) const;
+  bool has(std::string_view name) const;
   /// All of them, by index.
   size_t stream_count() const { return streams_.size(); }
   const StreamSpec& stream_spec(size_t i) const { return streams_[i].spec; }
@@ -150,9 +152,9 @@ class AttentionCache : public CachedStreams {
     int64_t begin = 0, count = 0;
   };
   AttentionCache() = default;
-  Stream& stream(const std::string& name);
-  const Stream& stream(const std::string& name) const;
-  std::vector<Sequences> runs(const Stream& stream) const;
+  Stream& stream(std::string_view name);
+  const Stream& stream(std::string_view name) const;
+  c10::SmallVector<Sequences, 2> runs(const Stream& stream) const;
   at::Tensor rows_of(const Stream& stream, Sequences which) const;
   /// Makes sequences that begin with the full pages of others.
   struct Origin {
