@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_file.h"
@@ -175,6 +177,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
                     .learning_rate = outcome.learning_rate,
                     .decay_step = outcome.learning_rate * stage().weight_decay,
                     .gradient_norm = outcome.gradient_norm,
+                    .ln_z = ln_z_of(outcome),
                     .tokens_per_second = rate,
                     .step_seconds = outcome.seconds,
                     .load_seconds = outcome.load_seconds,
@@ -203,6 +206,14 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   }
   trace("recorded");
   if (last || due(train.checkpoint_interval)) save();
+}
+
+std::optional<LnZ> Trainer::Impl::ln_z_of(const StepOutcome& outcome) {
+  if (!outcome.ln_z_sums.defined()) return std::nullopt;
+  std::array<double, 2> sums{outcome.ln_z_sums.value(0), outcome.ln_z_sums.value(1)};
+  ranks.sum(sums);
+  return LnZ{.mean = sums[0] / outcome.targets,
+             .root_mean_square = std::sqrt(sums[1] / outcome.targets)};
 }
 
 void Trainer::Impl::evaluate_model() {

@@ -52,12 +52,14 @@ struct StepOutcome {
   double seconds = 0;
   double load_seconds = 0;
   int64_t tokens = 0;
+  Reading ln_z_sums;   // of this rank; undefined where the objective has none
+  double targets = 1;  // of all ranks
   ForwardInfo info;
 };
 
-/// The parts of one step's loss; the NLL may still be on the device.
+/// The parts of one step's loss; sums of this rank may still be on the device.
 struct StepSums {
-  Reading nll;
+  Reading nll, ln_z;
   double normaliser = 1;
 };
 
@@ -107,6 +109,8 @@ struct Trainer::Impl {
   bool logs(int64_t step) const;
   void after_step(const StepOutcome& outcome);
   void report_progress(const StepOutcome& outcome);
+  /// Mean and root mean square of ln Z over the targets of all ranks.
+  std::optional<LnZ> ln_z_of(const StepOutcome& outcome);
   TrainResult result() const;
 
   // trainer_stage.cpp: what changes between stages

@@ -41,7 +41,7 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
       mix_seed(static_cast<uint64_t>(recipe.train.seed), static_cast<uint64_t>(state.step));
   if (!ranks.is_first()) step_seed = mix_seed(step_seed, static_cast<uint64_t>(ranks.rank()));
   const Stopwatch own_work;
-  at::Tensor nll;
+  at::Tensor nll, ln_z;
   for (size_t i = 0; i < batches.size(); ++i) {
     ModelInput input = model_input(batches[i], device);
     input.dropout_seed = mix_seed(step_seed, i);
@@ -55,6 +55,7 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
                          "than focus.window",
                          batches[i].length);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
+    ln_z = ln_z.defined() ? ln_z + part.ln_z_sums : part.ln_z_sums;
     // Recomputed layers give a gradient in parts.
     if (i + 1 == batches.size() && !recipe.train.gradient_checkpointing) gradients->begin();
     part.loss.backward();
@@ -63,7 +64,9 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
   slow_ranks.add(own_work.seconds() - (layers ? layers->take_waited() : 0.0));
   if (layers) layers->finish();
   gradients->finish();
-  return {.nll = Reading(nll), .normaliser = normaliser};
+  return {.nll = Reading(nll),
+          .ln_z = ln_z.defined() ? Reading(ln_z) : Reading(),
+          .normaliser = normaliser};
 }
 
 StepOutcome Trainer::Impl::train_step() {
@@ -93,6 +96,7 @@ StepOutcome Trainer::Impl::train_step() {
   std::vector<const Reading*> awaited{&sums.nll, &norm};
   if (logs(state.step + 1)) {
     const std::vector<const Reading*> told = infos.back().readings();
+    awaited.push_back(&sums.ln_z);
     awaited.insert(awaited.end(), told.begin(), told.end());
   }
   Reading::together(awaited);
@@ -108,6 +112,8 @@ StepOutcome Trainer::Impl::train_step() {
   } else {
     refuse_update(outcome);
   }
+  outcome.ln_z_sums = sums.ln_z;
+  outcome.targets = sums.normaliser;
   outcome.info = std::move(infos.back());
   optimizer->clear_gradients();
   ++state.step;

@@ -282,7 +282,7 @@ TEST(LogitTransform, GivesTheGradientOfTheComposedFormula) {
     const auto gradients = [&](at::ScalarType dtype) {
       const at::Tensor h = hidden.to(dtype).clone().set_requires_grad(true),
                        w = weight.to(dtype).clone().set_requires_grad(true);
-      linear_cross_entropy(h, w, targets, 0.25, 3, rule).first.backward();
+      linear_cross_entropy(h, w, targets, 0.25, 3, rule).total.backward();
       return std::pair{h.grad(), w.grad()};
     };
     const auto [h64, w64] = gradients(at::kDouble);
