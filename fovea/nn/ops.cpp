@@ -12,6 +12,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/matrix.h"
+#include "fovea/runtime/operator_profile.h"
 #include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
@@ -410,6 +411,7 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
   // Decoding: nothing is cast or stacked, every weight is read once.
   if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights, activations))
     return few_rows_product(x_rc, weights, x_rc.scalar_type(), activations);
+  const OperatorScope scope(OperatorKind::product);
   if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights, activations);
   return MasterLinear::apply(x_rc, stacked(weights));
 }
@@ -461,6 +463,14 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
 CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden_rc, const at::Tensor& weight_vc,
                                         const at::Tensor& targets_r, double scale, int64_t chunk,
                                         const LogitTransform& rule) {
+  // Of a logit: largest, difference, exp, sum; its gradient in the same pass takes as many.
+  const OperatorScope scope(
+      OperatorKind::loss,
+      [&] {
+        const double logits = static_cast<double>(hidden_rc.size(0) * weight_vc.size(0));
+        return logits * (at::GradMode::is_enabled() ? 8.0 : 4.0);
+      },
+      0.0);
   if (has_kernel<kernels::CrossEntropy>(hidden_rc) || on_gpu(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());

@@ -105,6 +105,7 @@ void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
   }
   if (ranks.is_first()) {
     record.emplace(paths, state.step);
+    if (callbacks.profile) profile.emplace(device);
     write_run_files();
   }
   std::vector<at::Tensor> weights;
@@ -132,7 +133,7 @@ TrainResult Trainer::Impl::run() {
       ++state.stage;
       enter_stage(/*first=*/false);
     }
-    const StepOutcome outcome = train_step();
+    const StepOutcome outcome = profiled_step();
     after_step(outcome);
     if (stop_requested() && !finished()) {
       if (saved_step != state.step) save();
@@ -146,6 +147,7 @@ TrainResult Trainer::Impl::run() {
     evaluate_model();
   }
   if (saved_step != state.step) save();
+  tell_profile();
   return result();
 }
 

@@ -7,6 +7,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
+#include "fovea/runtime/operator_profile.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
@@ -14,6 +15,13 @@ namespace {
 
 /// With nan_policy: skip, so many skipped steps one after the other mean that the weights are lost.
 constexpr int64_t kHopeless = 50;
+
+/// Of a trainable number: its square and the sum; two moments and the update of AdamW.
+constexpr double kNormFlops = 2.0, kUpdateFlops = 14.0;
+
+double trainable_numbers(const Transformer& model) {
+  return static_cast<double>(model.parameters().count(/*only_trainable=*/true));
+}
 
 LossResult objective_loss(const Transformer& model, const std::string& objective,
                           const ModelInput& input, const at::Tensor& targets, double normaliser,
@@ -69,6 +77,19 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
           .normaliser = normaliser};
 }
 
+Reading Trainer::Impl::gradient_norm() const {
+  const OperatorScope scope(OperatorKind::optimizer,
+                            [&] { return kNormFlops * trainable_numbers(*model); });
+  return Reading(optimizer->gradient_norm());
+}
+
+void Trainer::Impl::update(const StepOutcome& outcome) {
+  const OperatorScope scope(OperatorKind::optimizer,
+                            [&] { return kUpdateFlops * trainable_numbers(*model); });
+  optimizer->clip_gradients(outcome.gradient_norm);
+  optimizer->step(outcome.learning_rate);
+}
+
 StepOutcome Trainer::Impl::train_step() {
   const LayerGather::Scope scope(layers.get());
   const Stopwatch whole;
@@ -91,7 +112,7 @@ StepOutcome Trainer::Impl::train_step() {
   std::vector<ForwardInfo> infos(batches.size());
   const StepSums sums = accumulate_gradients(batches, infos);
   model->compute().focus = FocusMode::configured;
-  const Reading norm(optimizer->gradient_norm());
+  const Reading norm = gradient_norm();
   // The host waits for the device here, and nowhere else in a step.
   std::vector<const Reading*> awaited{&sums.nll, &norm};
   if (logs(state.step + 1)) {
@@ -102,10 +123,9 @@ StepOutcome Trainer::Impl::train_step() {
   Reading::together(awaited);
   outcome.loss = ranks.sum(sums.nll.value()) / sums.normaliser;
   outcome.gradient_norm = norm.value();
-  optimizer->clip_gradients(outcome.gradient_norm);
   const bool finite = std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm);
   if (!ranks.any(!finite)) {
-    optimizer->step(outcome.learning_rate);
+    update(outcome);
     model->observe(infos, potential_decay(stage().steps),
                    stage().fraction(state.step + 1, state.seconds), ranks);
     state.skipped_in_a_row = 0;
