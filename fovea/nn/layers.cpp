@@ -34,6 +34,15 @@ double norm_flops(NormKind kind, const at::Tensor& x) {
 
 }  // namespace
 
+NormWeights scaled(const NormWeights& weights, double factor, const at::Tensor& x) {
+  if (factor == 1.0) return weights;
+  const at::ScalarType dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {weights.weight_c.defined()
+              ? weights.weight_c.to(dtype) * factor
+              : at::full({x.size(-1)}, factor, x.options().dtype(dtype).requires_grad(false)),
+          weights.bias_c.defined() ? weights.bias_c.to(dtype) * factor : at::Tensor()};
+}
+
 at::Tensor normalise(NormKind kind, const at::Tensor& x_rc, const NormWeights& weights,
                      double eps) {
   const OperatorScope scope(OperatorKind::norm, [&] { return norm_flops(kind, x_rc); });
