@@ -102,9 +102,8 @@ void run_retention(const EvalVerbOptions& options, const Globals& globals, Loade
 
 void run_systems(const EvalVerbOptions& options, const Globals& globals, at::ScalarType dtype,
                  at::Device device) {
-  require<UsageError>(
-      !options.texts.empty() && options.change.adapters.empty() && options.change.attention.empty(),
-      "--systems", "needs --text, and says itself which adapters and attention each system has");
+  require<UsageError>(!options.texts.empty() && !options.change.active(), "--systems",
+                      "needs --text, and says itself which adapters and attention each system has");
   run_eval_systems(options.systems,
                    {.model = find_model(options.model),
                     .dtype = dtype,

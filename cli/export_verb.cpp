@@ -91,7 +91,7 @@ void run(const ExportVerbOptions& options, const Globals& globals) {
   std::optional<Transformer> merged, folded;
   if (options.merge) merged.emplace(merge_adapter(loaded.model));
   const Transformer& whole = merged ? *merged : loaded.model;
-  if (options.fold) folded.emplace(fold_temperature(whole));
+  if (options.fold) folded.emplace(fold_constants(whole));
   const Transformer& model = folded ? *folded : whole;
   if (!options.gguf.empty()) return write_gguf_file(options, globals, from, loaded, model);
   const at::ScalarType dtype = how.dtype.value_or(stored_dtype(model));
@@ -121,13 +121,16 @@ void run(const ExportVerbOptions& options, const Globals& globals) {
     print(fmt::format("loads anywhere as {}\n", config["architectures"][0].get<std::string>()));
     return;
   }
-  const bool temperature =
-      std::ranges::all_of(missing, [](const auto& k) { return k.find("temperature") != k.npos; }) &&
+  const auto folds = [](const std::string& key) {
+    return key.find("temperature") != key.npos || key.find("norm_depth_scale") != key.npos;
+  };
+  const bool constants =
+      std::ranges::all_of(missing, folds) &&
       model.config().attention.spec.temperature.kind == TemperatureSpec::Kind::constant;
   print(
       fmt::format("loads in Fovea only (model_type fovea): Hugging Face's config cannot say {}\n{}",
                   fmt::join(missing, ", "),
-                  temperature                    ? "--fold puts the temperature into the weights\n"
+                  constants                      ? "--fold puts it into the weights\n"
                   : model.config().lora.rank > 0 ? "--merge puts the adapter into the weights; "
                                                    "`fovea adapter export` writes it apart\n"
                                                  : ""));
@@ -146,7 +149,7 @@ Verb add_export_verb(Command& app, Globals& globals) {
   verb->add_option("--gguf", options->gguf,
                    "write a GGUF file with its matrices in f32, f16, bf16 or q8_0");
   verb->add_flag("--fold", options->fold,
-                 "put a constant temperature into the weights: standard attention, same numbers");
+                 "put a constant temperature and norm_depth_scale into the weights: same numbers");
   verb->add_flag("--merge", options->merge, "put the LoRA adapter into the weights (spec 5.1)");
   add_change_options(*verb, options->change);
   verb->add_option(

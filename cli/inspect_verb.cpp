@@ -78,7 +78,7 @@ InspectModel inspect_folder(const std::string& name, std::string shown, const Mo
                             std::vector<ModelReach>& reaches) {
   LoadedModel loaded = open_changed(find_model(name), change);
   if (options.hard) loaded.model.compute().focus = FocusMode::hard;
-  for (const auto* added : {&change.adapters, &change.attention})
+  for (const auto* added : {&change.adapters, &change.attention, &change.rope})
     for (const std::string& one : *added) shown += " + " + one;
   if (options.reach) {
     std::vector<int32_t> tokens = loaded.tokenizer->encode(text);
@@ -147,7 +147,7 @@ void run(const InspectVerbOptions& options, const Globals& globals) {
     result.models.push_back(
         inspect_folder(options.models[i], titles[i], {}, text, options, reaches));
   // The last model once more with its change: what is new stands beside what was there.
-  if (!options.change.adapters.empty() || !options.change.attention.empty())
+  if (options.change.active())
     result.models.push_back(inspect_folder(options.models.back(), titles.back(), options.change,
                                            text, options, reaches));
   const InspectModel& first = result.models.front();

@@ -124,6 +124,11 @@ void add_change_options(Command& verb, ModelChange& change) {
                   "another attention for the same weights: a key of model.attention, "
                   "mask.window=512 (may be given several times; `fovea train --help` lists them)")
       ->take_all();
+  verb.add_option("--rope", change.rope,
+                  "other rotary positions for the same weights: theta=500000, or a scaling rule, "
+                  "scaling.kind=linear scaling.factor=4 (may be given several times; keys of "
+                  "model.rope)")
+      ->take_all();
 }
 
 LoadedModel open_changed(const std::filesystem::path& folder, const ModelChange& change,

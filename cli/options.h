@@ -34,7 +34,7 @@ E parse_choice(const char* option, const std::string& text,
 /// For `->check(...)`: a number inside `range`, which the help shows. NaN and words are refused.
 ValueCheck in_range(const Range& range);
 
-/// `--adapter` and `--attention`.
+/// `--adapter`, `--attention` and `--rope`.
 void add_change_options(Command& verb, ModelChange& change);
 
 /// Where and in which number format a model runs, and what is changed about it.

@@ -3,12 +3,14 @@
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/interruption.h"
 #include "cli/options.h"
 #include "cli/ranks.h"
 #include "fovea/base/error.h"
 #include "fovea/config/reader.h"
+#include "fovea/report/step_profile.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/train/trainer.h"
 
@@ -20,26 +22,31 @@ struct TrainVerbOptions {
   std::vector<std::string> overrides;
   bool print_config = false;
   int64_t processes = 1;
+  bool profile = false;
 };
 
-nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r) {
-  return {{"run_folder", recipe.run_folder},
-          {"steps", r.steps},
-          {"tokens", r.tokens},
-          {"seconds", r.seconds},
-          {"tokens_per_second", r.tokens_per_second},
-          {"loss", r.loss},
-          {"parameters", r.parameters},
-          {"peak_memory_bytes", r.peak_memory_bytes},
-          {"attention_path", r.attention_path},
-          {"dtype", r.dtype},
-          {"checkpoint", r.checkpoint.string()},
-          {"evaluation", r.evaluation.to_json()}};
+nlohmann::ordered_json to_json(const Recipe& recipe, const TrainResult& r,
+                               const std::optional<StepProfile>& profile) {
+  nlohmann::ordered_json json = {{"run_folder", recipe.run_folder},
+                                 {"steps", r.steps},
+                                 {"tokens", r.tokens},
+                                 {"seconds", r.seconds},
+                                 {"tokens_per_second", r.tokens_per_second},
+                                 {"loss", r.loss},
+                                 {"parameters", r.parameters},
+                                 {"peak_memory_bytes", r.peak_memory_bytes},
+                                 {"attention_path", r.attention_path},
+                                 {"dtype", r.dtype},
+                                 {"checkpoint", r.checkpoint.string()},
+                                 {"evaluation", r.evaluation.to_json()}};
+  if (profile) json["profile"] = to_json(*profile);
+  return json;
 }
 
-void print_result(const Recipe& recipe, const TrainResult& result, const Globals& globals) {
+void print_result(const Recipe& recipe, const TrainResult& result,
+                  const std::optional<StepProfile>& profile, const Globals& globals) {
   if (globals.json) {
-    print(to_json(recipe, result).dump(2) + "\n");
+    print(to_json(recipe, result, profile).dump(2) + "\n");
     return;
   }
   const SourceEvaluation total = result.evaluation.total();
@@ -59,6 +66,7 @@ void print_result(const Recipe& recipe, const TrainResult& result, const Globals
         "pruned by Focus: {:.4f} bits per byte, perplexity {:.3f} with {:.1f} % of pairs\n",
         pruned.total().bits_per_byte(), pruned.total().perplexity(), 100.0 * pairs));
   }
+  if (profile) print(profile_table(*profile, stdout_width()));
   print(fmt::format("model folder: {}\n", result.checkpoint.string()));
 }
 
@@ -94,11 +102,19 @@ void run(const TrainVerbOptions& options, const Globals& given) {
                      .loss = p.loss,
                      .tokens_per_second = p.tokens_per_second});
   };
+  std::optional<StepProfile> profile;
+  if (options.profile) {
+    callbacks.profile = [&](const StepProfile& told) {
+      profile = told;
+      const std::string trouble = save_profile(told, recipe.run_folder);
+      if (!trouble.empty()) progress.warning("profile.svg is not drawn: " + trouble);
+    };
+  }
   ranks.tell(progress);
   Trainer trainer(recipe, callbacks, nullptr, ranks.all());
   const TrainResult result = trainer.run();
   progress.finish();
-  if (ranks.all().is_first()) print_result(recipe, result, globals);
+  if (ranks.all().is_first()) print_result(recipe, result, profile, globals);
 }
 
 }  // namespace
@@ -116,6 +132,9 @@ Verb add_train_verb(Command& app, Globals& globals) {
                    "train on so many processes of this machine, each with its part of the "
                    "rows; with train.device=cuda each with a GPU, too")
       ->check(in_range({1, 1024}));
+  verb->add_flag("--profile", options->profile,
+                 "time 10 steps, after 5, by operator: matrix products, attention, norms, ... with "
+                 "their FLOPs, as a table, and as profile.json and profile.svg of the run folder");
   add_global_options(*verb, globals);
   verb->footer([] { return recipe_keys_help(); });
   return {.parser = verb, .run = [options, &globals] { run(*options, globals); }, .resumes = true};

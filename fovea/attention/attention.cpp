@@ -5,6 +5,7 @@
 #include "fovea/attention/attention.h"
 
 #include <optional>
+#include <span>
 
 #include "fovea/attention/mechanism.h"
 #include "fovea/attention/mechanisms/differential.h"
@@ -12,7 +13,9 @@
 #include "fovea/attention/paths/path.h"
 #include "fovea/attention/pipeline.h"
 #include "fovea/attention/stages.h"
+#include "fovea/attention/visible_keys.h"
 #include "fovea/base/error.h"
+#include "fovea/runtime/operator_profile.h"
 
 namespace fovea {
 namespace {
@@ -32,6 +35,22 @@ AttentionResult completed(AttentionResult result, const AttentionCall& call,
   if (result.path.name == PathName::none) result.path.name = path.name;
   if (result.path.reason.kind == PathReason::Kind::none) result.path.reason = std::move(why);
   return result;
+}
+
+/// FLOPs of the two products over the pairs that the masks allow.
+double product_flops(const AttentionCall& call) {
+  const auto [batch, queries, keys, dtype, device] = call.shape();
+  const at::Tensor& places = call.context.query_positions_bt;
+  double pairs = 0.0;
+  if (places.defined()) {
+    const at::Tensor host = places.to(at::kCPU, at::kLong).contiguous();
+    for (const int64_t i : std::span(host.const_data_ptr<int64_t>(), size_t(host.numel())))
+      pairs += visible_keys(call.spec, i, i + 1);
+  } else {
+    for (int64_t i = keys - queries; i < keys; ++i)
+      pairs += static_cast<double>(batch) * visible_keys(call.spec, i, keys);
+  }
+  return 2.0 * pairs * static_cast<double>(call.q.size(1) * (call.q.size(3) + call.v.size(3)));
 }
 
 }  // namespace
@@ -64,7 +83,9 @@ std::span<const std::string_view> enum_names(Path) {
 AttentionResult attention(const AttentionSpec& spec, const at::Tensor& q, const at::Tensor& k,
                           const at::Tensor& v, const AttentionTensors& tensors,
                           const AttentionContext& context, Path path) {
-  return run_checked(checked_call(spec, q, k, v, tensors, context), path);
+  AttentionCall call = checked_call(spec, q, k, v, tensors, context);
+  const OperatorScope scope(OperatorKind::attention, [&] { return product_flops(call); });
+  return run_checked(std::move(call), path);
 }
 
 AttentionResult reference_attention(const AttentionSpec& spec, const at::Tensor& q,

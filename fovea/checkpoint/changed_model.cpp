@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "fovea/base/error.h"
 #include "fovea/checkpoint/adapter.h"
 #include "fovea/config/reader.h"
 
@@ -17,7 +18,28 @@ ModelConfig with_attention_keys(ModelConfig config, const std::vector<std::strin
   return config.resolved(config.vocab_size);
 }
 
+ModelConfig with_rope_keys(ModelConfig config, const std::vector<std::string>& keys) {
+  ConfigNode node = ConfigNode::make_map("model.rope");
+  for (const std::string& key : keys) {
+    require<ConfigError>(key.starts_with("theta=") || key.starts_with("scaling."), "model.rope",
+                         "expected theta=NUMBER or scaling.KEY=VALUE; got '{}': other keys of rope "
+                         "belong to the weights",
+                         key);
+    set_override(node, key);
+  }
+  read_fields(node, config.rope);
+  RopeScaling& scaling = config.rope.scaling;
+  if (scaling.kind != RopeScaling::Kind::none && scaling.original_context == 0)
+    scaling.original_context = config.context;
+  return config.resolved(config.vocab_size);
+}
+
 namespace {
+
+ModelConfig changed(const ModelConfig& config, const ModelChange& change) {
+  const ModelConfig stretched = change.rope.empty() ? config : with_rope_keys(config, change.rope);
+  return change.attention.empty() ? stretched : with_attention_keys(stretched, change.attention);
+}
 
 /// LoRA upon LoRA: the first goes into the weights.
 Transformer adapted(const Transformer& model, const Adapter& adapter) {
@@ -25,7 +47,7 @@ Transformer adapted(const Transformer& model, const Adapter& adapter) {
   return both ? with_adapter(merge_adapter(model), adapter) : with_adapter(model, adapter);
 }
 
-/// The adapters one after the other, then the keys of attention.
+/// The adapters one after the other, then the keys of attention and rope.
 LoadedModel with_adapters(const LoadedModel& base, const ModelChange& change) {
   std::optional<Transformer> model;
   std::vector<std::string> drawn;
@@ -33,9 +55,8 @@ LoadedModel with_adapters(const LoadedModel& base, const ModelChange& change) {
     const Adapter adapter = read_adapter(folder, base.config);
     model.emplace(adapted(model ? *model : base.model, adapter));
   }
-  if (!change.attention.empty())
-    model.emplace(
-        with_config(*model, with_attention_keys(model->config(), change.attention), drawn));
+  if (change.of_config())
+    model.emplace(with_config(*model, changed(model->config(), change), drawn));
   const ModelConfig config = model->config();
   return {config, std::move(*model), base.tokenizer, base.chat_template, std::move(drawn)};
 }
@@ -54,14 +75,11 @@ void hold_matrices(LoadedModel& loaded, const std::filesystem::path& folder, at:
 
 LoadedModel load_changed(const std::filesystem::path& folder, const ModelChange& change,
                          at::Device device, const MatrixStorage& matrices) {
-  const auto with_attention = [&](const ModelConfig& c) {
-    return with_attention_keys(c, change.attention);
-  };
+  const auto with_keys = [&](const ModelConfig& c) { return changed(c, change); };
   const bool adapters = !change.adapters.empty();
   // An adapter is put on the weights as they are, before they are rounded.
-  LoadedModel loaded =
-      load_model(folder, device, adapters ? MatrixStorage{} : matrices,
-                 change.attention.empty() || adapters ? ConfigChange() : with_attention);
+  LoadedModel loaded = load_model(folder, device, adapters ? MatrixStorage{} : matrices,
+                                  !change.of_config() || adapters ? ConfigChange() : with_keys);
   if (!adapters) return loaded;
   LoadedModel adapted = with_adapters(loaded, change);
   hold_matrices(adapted, folder, device, matrices);

@@ -30,9 +30,31 @@ std::vector<const char*> query_parameters(const ModelConfig& c) {
                          "temperature cannot be folded");
 }
 
+/// The factor of the norms before attention and feed-forward goes into their weights.
+void fold_norms(const ModelConfig& before, Transformer& folded) {
+  if (before.norm_depth_scale == HeadOutputSpec::DepthScale::none) return;
+  require<UnsupportedError>(
+      before.norm != NormKind::rms_weightless && before.norm != NormKind::layer_weightless, "fold",
+      "with 'norm: {}' no parameter holds the length of what norms give; 'norm_depth_scale' cannot "
+      "be folded",
+      enum_name(before.norm));
+  // In a sandwich the norm after attention has the name that the second one has elsewhere.
+  const char* const second = before.block == BlockLayout::sandwich ? "pre_feedforward_layernorm"
+                                                                   : "post_attention_layernorm";
+  for (int64_t i = 0; i < before.layers; ++i) {
+    for (const char* norm : {"input_layernorm", second}) {
+      for (const char* part : {"weight", "bias"}) {
+        Parameter* const p =
+            folded.parameters().find(fmt::format("model.layers.{}.{}.{}", i, norm, part));
+        if (p != nullptr) p->value.mul_(before.norm_factor(i));
+      }
+    }
+  }
+}
+
 }  // namespace
 
-Transformer fold_temperature(const Transformer& model) {
+Transformer fold_constants(const Transformer& model) {
   const ModelConfig& before = model.config();
   require<UnsupportedError>(
       before.attention.spec.temperature.kind == TemperatureSpec::Kind::constant, "fold",
@@ -44,6 +66,7 @@ Transformer fold_temperature(const Transformer& model) {
   ModelConfig config = before;
   config.attention.spec.temperature = {};
   config.attention.temperature_per_layer.clear();
+  config.norm_depth_scale = HeadOutputSpec::DepthScale::none;
   const at::NoGradGuard no_grad;
   Transformer folded(config, 0, at::kCPU, FirstNumbers::awaited);
   for (Parameter& p : folded.parameters().all()) {
@@ -54,11 +77,14 @@ Transformer fold_temperature(const Transformer& model) {
     p.stored = from->stored;
   }
   for (int64_t i = 0; i < config.layers; ++i) {
+    const double t = before.layer_attention(i).temperature.value;
+    if (t == 1.0) continue;
     for (const char* name : query_parameters(config)) {
       Parameter* query = folded.parameters().find(fmt::format("model.layers.{}.{}", i, name));
-      query->value.div_(before.layer_attention(i).temperature.value);
+      query->value.div_(t);
     }
   }
+  fold_norms(before, folded);
   return folded;
 }
 

@@ -42,7 +42,9 @@ CompareRun collect_run(int64_t seed, const TrainResult& result,
       run.curve.push_back({.step = step,
                            .tokens = static_cast<int64_t>(tokens),
                            .seconds = seconds,
-                           .train_loss = loss});
+                           .train_loss = loss,
+                           .ln_z = number(record, "logits/ln_z"),
+                           .ln_z_rms = number(record, "logits/ln_z_rms")});
     }
     if (const double bits = number(record, "bits_per_byte/val"); bits == bits) {
       const int64_t at = tokens == tokens ? static_cast<int64_t>(tokens)

@@ -79,6 +79,7 @@ BlockDescription describe_block(const ModelConfig& c, int64_t layer) {
           .join = block_join(c.block),
           .norm = rms ? RowNorm::Form::rms : RowNorm::Form::layer,
           .eps = static_cast<float>(c.norm_eps),
+          .norm_factor = c.norm_factor(layer),
           .head_norm = head_norm(c.qk_norm, rotated),
           .length_factor = std::sqrt(static_cast<double>(c.head_dim)),
           .rotated = rotated,

@@ -21,6 +21,7 @@ struct BlockDescription {
   /// Form of all norms of the residual stream.
   kernels::RowNorm::Form norm = kernels::RowNorm::Form::rms;
   float eps = 0.0f;
+  double norm_factor = 1.0;  ///< of what attention_in and ffn_in give (M-8)
   kernels::HeadNorm head_norm = kernels::HeadNorm::none;
   /// Factor of the learned length of HeadNorm::length, because the pipeline divides by sqrt(d).
   double length_factor = 1.0;

@@ -86,9 +86,9 @@ std::pair<at::Tensor, at::Tensor> Transformer::Impl::attention_input(const Layer
     const at::Tensor x = s.delta.defined() ? s.x + s.delta : s.x;
     return {x, x};
   }
-  if (!s.delta.defined())
-    return {s.x, normalise(config.norm, s.x, w.attention_in, config.norm_eps)};
-  return add_normalise(config.norm, s.x, s.delta, w.attention_in, config.norm_eps);
+  const NormWeights in = scaled(w.attention_in, w.block.norm_factor, s.x);
+  if (!s.delta.defined()) return {s.x, normalise(config.norm, s.x, in, config.norm_eps)};
+  return add_normalise(config.norm, s.x, s.delta, in, config.norm_eps);
 }
 
 Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at::Tensor& x,
@@ -112,13 +112,15 @@ Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at
       adapted(w, {LoraSite::o_proj}, stacked_linear(heads, {w.wo}, {w.bo}, compute.activations),
               heads, pass);
   const NormPlaces& norms = w.block.norms;
+  const NormWeights ffn_in =
+      norms.ffn_in ? scaled(w.ffn_in, w.block.norm_factor, x) : NormWeights();
   switch (w.block.join) {
     case kernels::BlockJoin::sum: {
       const at::Tensor z = add_norm(x, drop(mixed, 0), w.attention_out).second;
       return {add_norm(z, drop(feed_forward(w, z, pass), 1), w.ffn_out).second, at::Tensor()};
     }
     case kernels::BlockJoin::parallel: {
-      const at::Tensor z = norms.ffn_in ? norm(x, w.ffn_in) : y;
+      const at::Tensor z = norms.ffn_in ? norm(x, ffn_in) : y;
       return {x, drop(mixed, 0) + drop(feed_forward(w, z, pass), 1)};
     }
     case kernels::BlockJoin::delta:
@@ -127,7 +129,7 @@ Transformer::Impl::Stream Transformer::Impl::leave_layer(int64_t index, const at
   const at::Tensor delta = drop(norms.attention_out ? norm(mixed, w.attention_out) : mixed, 0);
   at::Tensor sum, z;
   if (norms.ffn_in) {
-    std::tie(sum, z) = add_norm(x, delta, w.ffn_in);
+    std::tie(sum, z) = add_norm(x, delta, ffn_in);
   } else {
     sum = z = x + delta;
   }

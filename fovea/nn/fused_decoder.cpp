@@ -152,9 +152,15 @@ class Description {
       return block.head_norm == HeadNorm::rms && !given.defined() ? floats(ones_d_) : floats(given);
     };
     const int64_t q = w.wq.size(0), k = w.wk.size(0);
-    return {.attention_in = row_norm(block, w.attention_in, block.norms.attention_in),
+    // Norms with a factor are copies; changed weights make another key.
+    const auto in_front = [&](const NormWeights& given, bool present) {
+      if (!present) return RowNorm();
+      const at::Tensor row = at::empty({0, model_.width}, ones_d_.options());
+      return row_norm(block, norms_.emplace_back(scaled(given, block.norm_factor, row)), true);
+    };
+    return {.attention_in = in_front(w.attention_in, block.norms.attention_in),
             .attention_out = row_norm(block, w.attention_out, block.norms.attention_out),
-            .ffn_in = row_norm(block, w.ffn_in, block.norms.ffn_in),
+            .ffn_in = in_front(w.ffn_in, block.norms.ffn_in),
             .ffn_out = row_norm(block, w.ffn_out, block.norms.ffn_out),
             .q = matrices_.projection(w, LoraSite::q_proj, w.wq, w.bq, 0),
             .k = matrices_.projection(w, LoraSite::k_proj, w.wk, w.bk, q),
@@ -181,6 +187,7 @@ class Description {
   }
 
   MergedMatrices matrices_;
+  std::vector<NormWeights> norms_;  // those of the layers' inputs
   const at::Tensor bias_table_;
   const AttentionSpec bias_spec_;
   DecodeBias bias_;
@@ -299,9 +306,11 @@ FusedDecoderKey Transformer::Impl::fused_decoder_key() const {
   const auto add = [&](const at::Tensor& x) {
     key.memory.push_back(x.defined() ? x.const_data_ptr() : nullptr);
   };
+  const bool copies =
+      config.lora.active() || config.norm_depth_scale != HeadOutputSpec::DepthScale::none;
   for (const Parameter& p : registry.all()) {
     add(p.value);
-    if (config.lora.active()) key.versions.push_back(static_cast<int64_t>(p.value._version()));
+    if (copies) key.versions.push_back(static_cast<int64_t>(p.value._version()));
   }
   for (const LayerWeights& w : layers) {
     if (!w.focus.defined()) continue;

@@ -6,6 +6,7 @@
 
 #include "fovea/attention/mechanism.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/runtime/operator_profile.h"
 
 namespace fovea {
 namespace {
@@ -41,6 +42,12 @@ at::Tensor of_length(const at::Tensor& x, const at::Tensor& length, double facto
 Heads heads_of(const ModelConfig& c, const LayerWeights& w, const at::Tensor& given,
                const PassContext& pass) {
   const BlockDescription& block = w.block;
+  const OperatorScope scope(OperatorKind::elementwise, [&] {
+    const auto numbers =
+        static_cast<double>(given.numel() / given.size(-1) * (c.heads + c.kv_heads) * c.head_dim);
+    return numbers *
+           ((block.rotated ? 3.0 : 0.0) + (block.head_norm != HeadNorm::none ? 4.0 : 0.0));
+  });
   const at::Tensor qkv =
       block.head_norm == HeadNorm::all_rms ? norm_over_heads(given, w, c.norm_eps) : given;
   at::Tensor q_gain, k_gain;

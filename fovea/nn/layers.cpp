@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "fovea/nn/ops.h"
+#include "fovea/runtime/operator_profile.h"
 
 namespace fovea {
 namespace {
@@ -26,10 +27,25 @@ at::Tensor rms_weight(const at::Tensor& x, const NormWeights& weights) {
                                     : at::ones({x.size(-1)}, x.options().dtype(at::kFloat));
 }
 
+/// FLOPs of a norm: RMS square, sum, scale, weight; LayerNorm also mean, difference and bias.
+double norm_flops(NormKind kind, const at::Tensor& x) {
+  return static_cast<double>(x.numel()) * (is_rms(kind) ? 4.0 : 7.0);
+}
+
 }  // namespace
+
+NormWeights scaled(const NormWeights& weights, double factor, const at::Tensor& x) {
+  if (factor == 1.0) return weights;
+  const at::ScalarType dtype = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return {weights.weight_c.defined()
+              ? weights.weight_c.to(dtype) * factor
+              : at::full({x.size(-1)}, factor, x.options().dtype(dtype).requires_grad(false)),
+          weights.bias_c.defined() ? weights.bias_c.to(dtype) * factor : at::Tensor()};
+}
 
 at::Tensor normalise(NormKind kind, const at::Tensor& x_rc, const NormWeights& weights,
                      double eps) {
+  const OperatorScope scope(OperatorKind::norm, [&] { return norm_flops(kind, x_rc); });
   if (is_rms(kind)) return rms_norm(x_rc, rms_weight(x_rc, weights), eps);
   return at::layer_norm(x_rc, {x_rc.size(-1)}, beside(weights.weight_c, x_rc),
                         beside(weights.bias_c, x_rc), eps);
@@ -38,6 +54,9 @@ at::Tensor normalise(NormKind kind, const at::Tensor& x_rc, const NormWeights& w
 std::pair<at::Tensor, at::Tensor> add_normalise(NormKind kind, const at::Tensor& x_rc,
                                                 const at::Tensor& delta_rc,
                                                 const NormWeights& weights, double eps) {
+  const OperatorScope scope(OperatorKind::norm, [&] {
+    return norm_flops(kind, x_rc) + static_cast<double>(x_rc.numel());
+  });
   if (is_rms(kind)) return add_rms_norm(x_rc, delta_rc, rms_weight(x_rc, weights), eps);
   at::Tensor sum = x_rc + delta_rc;
   at::Tensor normed = normalise(kind, sum, weights, eps);
@@ -58,6 +77,10 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
 
 at::Tensor activate(kernels::Activation activation, bool gated, const at::Tensor& x_rf) {
   using kernels::Activation;
+  // Four for the activation of a number, one for its product with the gate.
+  const OperatorScope scope(OperatorKind::elementwise, [&] {
+    return static_cast<double>(x_rf.numel()) * (gated ? 2.5 : 4.0);
+  });
   if (gated && activation == Activation::silu) return swiglu(x_rf);
   const std::vector<at::Tensor> parts = gated ? x_rf.chunk(2, -1) : std::vector<at::Tensor>{x_rf};
   const auto active = [&](const at::Tensor& x) {

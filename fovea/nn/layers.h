@@ -23,6 +23,9 @@ struct NormWeights {
   at::Tensor weight_c, bias_c;
 };
 
+/// The weights of the norm that gives `factor` times as much: for x [..., c], float64 for float64.
+NormWeights scaled(const NormWeights& weights, double factor, const at::Tensor& x_rc);
+
 /// A norm over the last axis; statistics in float32 (float64 for float64).
 at::Tensor normalise(NormKind kind, const at::Tensor& x_rc, const NormWeights& weights, double eps);
 

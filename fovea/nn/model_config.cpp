@@ -46,6 +46,13 @@ void check_options(const ModelConfig& c) {
       "'model.query_init' must be 1 with 'model.qk_norm: weightless', which erases "
       "the length of queries; got {}",
       c.query_init);
+  require<ConfigError>(c.norm_depth_scale == HeadOutputSpec::DepthScale::none ||
+                           (c.block != BlockLayout::post && c.block != BlockLayout::output),
+                       "model",
+                       "'model.norm_depth_scale: {}' scales the norms before attention and "
+                       "feed-forward; 'model.block: "
+                       "{}' has none; use pre, sandwich, parallel or parallel_two, or remove it",
+                       enum_name(c.norm_depth_scale), enum_name(c.block));
   const FullLayers& full = c.attention.full;
   require<ConfigError>(!full.any() || c.attention.spec.mask != MaskRule{}, "model",
                        "'model.attention.full' picks layers that the local mask does not hold for; "
@@ -100,6 +107,10 @@ void ModelConfig::describe(FieldVisitor& v) {
   v.choice({"norm", "RMSNorm or LayerNorm, with or without bias and weight"}, norm);
   v.choice({"qk_norm", "normalisation of queries and keys (spec 7.3)"}, qk_norm);
   v.real({"norm_eps", "epsilon of all norms", {1e-30, 1}}, norm_eps);
+  v.choice({"norm_depth_scale",
+            "factor of the norms before attention and feed-forward of layer l: lambda "
+            "1 - lambda_init(l), inverse_sqrt 1/sqrt(l+1) (M-8)"},
+           norm_depth_scale);
   v.nested({"biases", "projections that add a bias"}, biases);
   v.real({"dropout", "on embeddings and on what each block adds, in training", ranges::kBelowOne},
          dropout);
@@ -208,6 +219,10 @@ ModelConfig ModelConfig::at_temperature_ramp(double ramp) const {
   c.attention.spec.temperature.value = ramped_temperature(c.attention.spec.temperature.value, ramp);
   for (double& t : c.attention.temperature_per_layer) t = ramped_temperature(t, ramp);
   return c;
+}
+
+double ModelConfig::norm_factor(int64_t layer) const {
+  return HeadOutputSpec{.depth_scale = norm_depth_scale}.factor(layer);
 }
 
 bool ModelConfig::rotated(int64_t layer) const {

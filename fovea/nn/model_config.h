@@ -146,6 +146,10 @@ struct ModelConfig {
   NormKind norm = NormKind::rms;
   QkNorm qk_norm = QkNorm::none;
   double norm_eps = 1e-5;
+  /// Factor of what the norms before attention and feed-forward give in layer l (M-8): `lambda`
+  /// 1 - lambda_init(l) (the code of Multi-Token Attention), `inverse_sqrt` 1/sqrt(l+1) (Sun et al.
+  /// 2025).
+  HeadOutputSpec::DepthScale norm_depth_scale = HeadOutputSpec::DepthScale::none;
   BiasKeys biases;
   double dropout = 0.0;  ///< on embeddings and on what each block adds
   /// Multiplies the start of W_q, or of the q gain with qk_norm (F-5's fair control).
@@ -172,6 +176,8 @@ struct ModelConfig {
   ModelConfig at_temperature_ramp(double ramp) const;
   /// Whether queries and keys of the layer are rotated.
   bool rotated(int64_t layer) const;
+  /// The factor of norm_depth_scale.
+  double norm_factor(int64_t layer) const;
   bool operator==(const ModelConfig&) const = default;
 };
 

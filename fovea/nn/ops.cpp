@@ -12,6 +12,7 @@
 #include "fovea/base/rng.h"
 #include "fovea/nn/matmul.h"
 #include "fovea/nn/matrix.h"
+#include "fovea/runtime/operator_profile.h"
 #include "fovea/runtime/own_kernels.h"
 
 namespace fovea {
@@ -292,15 +293,15 @@ at::Tensor apply_rule(const LogitTransform& rule, at::Tensor& logits, bool gradi
   return slope;
 }
 
-/// What kernels::CrossEntropy does, by operations on the logits' device: nll and lse (where
-/// defined) of rows; under `gradient` the logits become their gradients.
+/// What kernels::CrossEntropy does, by operations on the logits' device: nll and lse of rows;
+/// under `gradient` the logits become their gradients.
 void cross_entropy_by_operations(at::Tensor& logits, const at::Tensor& targets, at::Tensor nll,
                                  at::Tensor lse, bool gradient, double scale, double z_loss) {
   at::Tensor wide = logits.to(at::kFloat);
   const at::Tensor sum = wide.logsumexp(1, /*keepdim=*/true), known = targets.ge(0).unsqueeze(1),
                    target = targets.clamp_min(0).unsqueeze(1);
   nll.copy_((sum - wide.gather(1, target)).mul_(known).squeeze(1));
-  if (lse.defined()) lse.copy_(sum.mul(known).squeeze(1));
+  lse.copy_(sum.mul(known).squeeze(1));
   if (!gradient) return;
   wide = wide.sub_(sum).exp_();
   if (z_loss > 0.0) wide.mul_(sum.mul(2.0 * z_loss).add_(1.0));
@@ -315,7 +316,7 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
                            const LogitTransform& rule) {
     const int64_t rows = hidden.size(0), v = weight.size(0);
     const at::Tensor nll = at::empty({rows}, hidden.options().dtype(at::kFloat));
-    const at::Tensor lse = rule.z_loss > 0.0 ? at::empty_like(nll) : at::Tensor();
+    const at::Tensor lse = at::empty_like(nll);
     const at::Tensor w = unpacked(weight, hidden.scalar_type());
     const at::Tensor dhidden = gradient ? at::empty_like(hidden) : at::Tensor();
     at::Tensor dweight;
@@ -326,20 +327,19 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       const at::Tensor slope = rule.plain() ? at::Tensor() : apply_rule(rule, logits, gradient);
       if (!has_kernel<kernels::CrossEntropy>(logits)) {
         cross_entropy_by_operations(logits, targets.narrow(0, begin, n), nll.narrow(0, begin, n),
-                                    lse.defined() ? lse.narrow(0, begin, n) : lse, gradient, scale,
-                                    rule.z_loss);
+                                    lse.narrow(0, begin, n), gradient, scale, rule.z_loss);
       } else {
         with_kernel_type(logits.scalar_type(), "linear_cross_entropy", [&]<class T>(T) {
-          backend_for(logits).run(kernels::CrossEntropy<T>{
-              .logits = out<T>(logits),
-              .targets = targets.const_data_ptr<int64_t>() + begin,
-              .nll = nll.mutable_data_ptr<float>() + begin,
-              .lse = lse.defined() ? lse.mutable_data_ptr<float>() + begin : nullptr,
-              .rows = n,
-              .v = v,
-              .gradient = gradient,
-              .scale = static_cast<float>(scale),
-              .z_loss = static_cast<float>(rule.z_loss)});
+          backend_for(logits).run(
+              kernels::CrossEntropy<T>{.logits = out<T>(logits),
+                                       .targets = targets.const_data_ptr<int64_t>() + begin,
+                                       .nll = nll.mutable_data_ptr<float>() + begin,
+                                       .lse = lse.mutable_data_ptr<float>() + begin,
+                                       .rows = n,
+                                       .v = v,
+                                       .gradient = gradient,
+                                       .scale = static_cast<float>(scale),
+                                       .z_loss = static_cast<float>(rule.z_loss)});
         });
       }
       if (!gradient) continue;
@@ -356,10 +356,10 @@ class LinearCrossEntropy : public Function<LinearCrossEntropy> {
       dweight = dweight.defined() ? dweight.add_(dw) : dw;
     }
     if (gradient) ctx->save_for_backward({dhidden, dweight});
-    ctx->mark_non_differentiable({nll});
+    ctx->mark_non_differentiable({nll, lse});
     at::Tensor total = nll.sum(at::kDouble);
-    if (lse.defined()) total += lse.square().sum(at::kDouble) * rule.z_loss;
-    return {total.mul(scale).to(at::kFloat), nll};
+    if (rule.z_loss > 0.0) total += lse.square().sum(at::kDouble) * rule.z_loss;
+    return {total.mul(scale).to(at::kFloat), nll, lse};
   }
   static Variables backward(AutogradContext* ctx, Variables grads) {
     const Variables saved = ctx->get_saved_variables();
@@ -411,6 +411,7 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
   // Decoding: nothing is cast or stacked, every weight is read once.
   if (!at::GradMode::is_enabled() && is_few_rows(x_rc, weights, activations))
     return few_rows_product(x_rc, weights, x_rc.scalar_type(), activations);
+  const OperatorScope scope(OperatorKind::product);
   if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights, activations);
   return MasterLinear::apply(x_rc, stacked(weights));
 }
@@ -459,19 +460,26 @@ Heads split_heads(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_
   return {q, k, split(parts[2], kv_heads).transpose(1, 2)};
 }
 
-std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
-                                                       const at::Tensor& weight_vc,
-                                                       const at::Tensor& targets_r, double scale,
-                                                       int64_t chunk, const LogitTransform& rule) {
+CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden_rc, const at::Tensor& weight_vc,
+                                        const at::Tensor& targets_r, double scale, int64_t chunk,
+                                        const LogitTransform& rule) {
+  // Of a logit: largest, difference, exp, sum; its gradient in the same pass takes as many.
+  const OperatorScope scope(
+      OperatorKind::loss,
+      [&] {
+        const double logits = static_cast<double>(hidden_rc.size(0) * weight_vc.size(0));
+        return logits * (at::GradMode::is_enabled() ? 8.0 : 4.0);
+      },
+      0.0);
   if (has_kernel<kernels::CrossEntropy>(hidden_rc) || on_gpu(hidden_rc)) {
     const bool gradient =
         at::GradMode::is_enabled() && (hidden_rc.requires_grad() || weight_vc.requires_grad());
     Variables r = LinearCrossEntropy::apply(hidden_rc, weight_vc, targets_r.contiguous(), scale,
                                             chunk, gradient, rule);
-    return {r[0], r[1]};
+    return {.total = r[0], .nll_r = r[1], .ln_z_r = r[2]};
   }
   at::Tensor total;
-  std::vector<at::Tensor> rows;
+  std::vector<at::Tensor> nll_rows, ln_z_rows;
   for (int64_t begin = 0; begin < hidden_rc.size(0); begin += chunk) {
     const int64_t n = std::min(chunk, hidden_rc.size(0) - begin);
     const at::Tensor h = hidden_rc.narrow(0, begin, n), target = targets_r.narrow(0, begin, n);
@@ -481,14 +489,15 @@ std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_
     if (rule.cap > 0.0) wide = at::tanh(wide / rule.cap) * rule.cap;
     const at::Tensor picked = wide.gather(1, target.clamp_min(0).unsqueeze(1)).squeeze(1);
     const at::Tensor zero = at::zeros({}, wide.options()), lse = wide.logsumexp(1);
-    const at::Tensor nll = at::where(target.ge(0), lse - picked, zero);
+    const at::Tensor nll = at::where(target.ge(0), lse - picked, zero),
+                     ln_z = at::where(target.ge(0), lse, zero);
     at::Tensor sum = nll.sum();
-    if (rule.z_loss > 0.0)
-      sum = sum + at::where(target.ge(0), lse.square(), zero).sum() * rule.z_loss;
+    if (rule.z_loss > 0.0) sum = sum + ln_z.square().sum() * rule.z_loss;
     total = total.defined() ? total + sum : sum;
-    rows.push_back(nll.detach());
+    nll_rows.push_back(nll.detach());
+    ln_z_rows.push_back(ln_z.detach());
   }
-  return {total * scale, at::cat(rows)};
+  return {.total = total * scale, .nll_r = at::cat(nll_rows), .ln_z_r = at::cat(ln_z_rows)};
 }
 
 at::Tensor counter_dropout(const at::Tensor& x, double p, uint64_t seed, uint64_t site) {

@@ -58,14 +58,18 @@ struct LogitTransform {
   bool plain() const { return scale == 1.0 && cap == 0.0; }
 };
 
-/// Sum of the cross-entropy (and z-loss) over targets [r] >= 0 times `scale`, and the unscaled
-/// per-row NLL (detached, without z-loss). Logits = hidden W^T exist `chunk` rows at a time; the
-/// gradient is computed on the way, so the backward pass is a multiplication.
-std::pair<at::Tensor, at::Tensor> linear_cross_entropy(const at::Tensor& hidden_rc,
-                                                       const at::Tensor& weight_vc,
-                                                       const at::Tensor& targets_r, double scale,
-                                                       int64_t chunk,
-                                                       const LogitTransform& rule = {});
+struct CrossEntropyResult {
+  at::Tensor total;   ///< scalar: sum of the cross-entropy and z-loss over targets, times `scale`
+  at::Tensor nll_r;   ///< of each row, unscaled and without z-loss; detached
+  at::Tensor ln_z_r;  ///< ln of the softmax's sum of each row; detached
+};
+
+/// Over targets [r] >= 0; rows without one have 0 in nll_r and ln_z_r. Logits = hidden W^T exist
+/// `chunk` rows at a time; the gradient is computed on the way, so the backward pass is a
+/// multiplication.
+CrossEntropyResult linear_cross_entropy(const at::Tensor& hidden_rc, const at::Tensor& weight_vc,
+                                        const at::Tensor& targets_r, double scale, int64_t chunk,
+                                        const LogitTransform& rule = {});
 
 /// Counter-based dropout (seam 6): element e of x is kept as a function of (seed, site, e) alone.
 at::Tensor counter_dropout(const at::Tensor& x, double p, uint64_t seed, uint64_t site);

@@ -138,11 +138,17 @@ LossResult Transformer::loss(const ModelInput& input, const at::Tensor& targets_
   const at::Tensor targets = targets_bt.flatten();
   const at::Tensor count = targets.ge(0).sum();
   const double divisor = loss_divisor(normaliser, count);
-  auto [loss, nll] = linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor,
-                                          impl_->compute.loss_chunk, impl_->logit_rule(z_loss));
+  const CrossEntropyResult rows =
+      linear_cross_entropy(states.flatten(0, 1), impl_->head, targets, 1.0 / divisor,
+                           impl_->compute.loss_chunk, impl_->logit_rule(z_loss));
+  at::Tensor loss = rows.total;
   for (const at::Tensor& extra : added.losses())
     loss = loss + extra * (count.to(at::kDouble) / divisor).to(extra.scalar_type());
-  return {.loss = loss, .nll_sum = nll.sum(at::kDouble), .targets = count};
+  return {.loss = loss,
+          .nll_sum = rows.nll_r.sum(at::kDouble),
+          .targets = count,
+          .ln_z_sums =
+              at::stack({rows.ln_z_r.sum(at::kDouble), rows.ln_z_r.square().sum(at::kDouble)})};
 }
 
 at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& targets_bt,
@@ -154,7 +160,7 @@ at::Tensor Transformer::token_nll(const ModelInput& input, const at::Tensor& tar
   const at::Tensor read = as_read(wide, impl_->head, impl_->compute.activations);
   return linear_cross_entropy(read, impl_->head, targets_bt.flatten(), 1.0,
                               impl_->compute.loss_chunk, impl_->logit_rule(0.0))
-      .second.view(targets_bt.sizes());
+      .nll_r.view(targets_bt.sizes());
 }
 
 }  // namespace fovea

@@ -75,6 +75,9 @@ struct LossResult {
   at::Tensor loss;     ///< scalar float32: sum of NLL / `normaliser`
   at::Tensor nll_sum;  ///< scalar float64, detached: sum of NLL in nats
   at::Tensor targets;  ///< scalar int64: number of targets >= 0
+  /// [2] float64, detached: sums of ln Z and of (ln Z)^2 over the targets, Z the softmax's sum of
+  /// the logits. Undefined where the objective has no such logits.
+  at::Tensor ln_z_sums = {};
 };
 
 /// The attention weights that a look at a text wants; an empty list means all.

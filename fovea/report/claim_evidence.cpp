@@ -73,8 +73,18 @@ struct Study {
 double run_value(const Json& run, const std::string& value) {
   if (value == "bits_per_byte") return json_number(run, "validation_bits_per_byte");
   if (value == "perplexity") return std::log(json_number(run, "validation_perplexity"));
-  if (!value.starts_with("task:")) return json_number(run, value);
   double last = std::numeric_limits<double>::quiet_NaN();
+  if (value == "ln_z_rms") {
+    for (const Json& point : json_list(run, "curve"))
+      if (point.contains(value)) last = json_number(point, value);
+    return last;
+  }
+  if (value == "temperature_by_depth") {
+    const Json& points = json_list(run, "temperature");
+    const Json& layers = points.empty() ? points : json_list(points.back(), "per_layer");
+    return layers.size() > 1 ? layers.back().get<double>() - layers.front().get<double>() : last;
+  }
+  if (!value.starts_with("task:")) return json_number(run, value);
   for (const Json& point : json_list(run, "tasks"))
     if (json_text(point, "task") == value.substr(5)) last = json_number(point, "value");
   return last;
@@ -302,7 +312,9 @@ void EvidenceQuery::describe(FieldVisitor& v) {
   v.text({"variant", "the row whose value the claim is about"}, variant);
   v.text({"against", "the row that it is compared with; empty: the number `level`"}, against);
   v.real({"level", "compared with, where `against` is empty"}, level);
-  v.text({"value", "bits_per_byte, perplexity, copy, needles, task:NAME, or a key of the file"},
+  v.text({"value",
+          "bits_per_byte, perplexity, ln_z_rms, temperature_by_depth, copy, needles, task:NAME, or "
+          "a key of the file"},
          value);
   v.text({"at", "JSON pointer of the part of the file, for example /long"}, at);
   v.integer({"length", "of the systems' scores; 0 = the first", {0, int64_t{1} << 40}}, length);

@@ -18,7 +18,9 @@ namespace fovea {
 /// Which numbers of a result file.
 ///
 /// Kinds of files, told apart by their keys:
-///   variants  compare.json: value is "bits_per_byte", "perplexity" (its logarithm) or "task:NAME"
+///   variants  compare.json: value is "bits_per_byte", "perplexity" (its logarithm), "task:NAME";
+///             or one of the last logged step: "ln_z_rms", or "temperature_by_depth", t of the
+///             last layer minus that of the first
 ///   systems   of `fovea eval --systems`: "perplexity" or "copy" (logarithms), "needles", "pairs";
 ///             a name with "{seed}" stands for one system a seed, another for one run whose windows
 ///             of text are the pairs

@@ -32,6 +32,8 @@ void describe(V& v, CurvePoint& p) {
   v("tokens", p.tokens);
   v("seconds", p.seconds);
   v("train_loss", p.train_loss);
+  v.optional("ln_z", p.ln_z, std::isfinite(p.ln_z));
+  v.optional("ln_z_rms", p.ln_z_rms, std::isfinite(p.ln_z_rms));
 }
 
 template <class V>

@@ -45,7 +45,8 @@ struct CurvePoint {
   int64_t step = 0;
   int64_t tokens = 0;
   double seconds = 0;
-  double train_loss = kNotANumber;  // nats per token
+  double train_loss = kNotANumber;                    // nats per token
+  double ln_z = kNotANumber, ln_z_rms = kNotANumber;  // mean and root mean square over targets
 };
 
 struct ValidationPoint {

@@ -203,7 +203,7 @@ std::string seeds_section(const CompareResult& result, ChartPress& press) {
 std::string training_section(const CompareResult& result, ChartPress& press) {
   const ProgressAxis axis = progress_axis(result);
   const auto loss = loss_bands(result, axis), validation = validation_bands(result, axis),
-             difference = difference_bands(result, axis);
+             difference = difference_bands(result, axis), ln_z = ln_z_bands(result, axis);
   const std::string band = " Line: mean over seeds; shade: lowest to highest.";
   std::string figures = curve_figure(
       result, press,
@@ -229,6 +229,13 @@ std::string training_section(const CompareResult& result, ChartPress& press) {
        .with_points = true},
       "Lead over " + single_line(result.reference) + " while training",
       "Difference in validation bits per byte, seed by seed; below zero is better." + band, true);
+  figures += curve_figure(
+      result, press,
+      {.label = "ln Z of every variant over training", .x_title = axis.title, .bands = ln_z},
+      "ln Z of the logits",
+      "Root mean square over the targets of a step; Z is the softmax's sum. train.z_loss pulls it "
+      "towards 0." +
+          band);
   if (figures.empty()) return "";
   return "<section><h2>While training</h2>\n" + legend_html(result) + "<div class=\"grid\">\n" +
          figures + "</div></section>\n";

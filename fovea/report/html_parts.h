@@ -22,6 +22,8 @@ std::string page_html(std::string_view title, std::string_view code_version,
 
 /// The stylesheet, colours of both themes included.
 std::string page_style();
+/// A chart of a page (GnuplotRunner::svg) as a file of its own, with the colours of both themes.
+std::string standalone_svg(std::string_view svg);
 /// The script of the page: theme, highlighting, attention maps.
 std::string_view page_script();
 

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "fovea/base/error.h"
 #include "fovea/report/html_parts.h"
 
 namespace fovea {
@@ -173,6 +174,18 @@ std::string page_style() {
              ":root[data-theme=\"dark\"] {{{}}}",
              variables(false), dark, dark) +
          std::string(kRules);
+}
+
+std::string standalone_svg(std::string_view svg) {
+  constexpr std::string_view kOpen = "<svg ";
+  require<InputError>(svg.starts_with(kOpen), "picture", "expected an SVG element");
+  const size_t end = svg.find('>') + 1;
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" {}\n<style>svg {{{} background: var(--page); "
+      "font-family: system-ui, sans-serif; }}\n@media (prefers-color-scheme: dark) {{ svg {{{}}} "
+      "}}</style>{}",
+      svg.substr(kOpen.size(), end - kOpen.size()), variables(false), variables(true),
+      svg.substr(end));
 }
 
 }  // namespace fovea

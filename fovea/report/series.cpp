@@ -28,11 +28,11 @@ Line seconds_of(const CompareRun& run) {
   return line;
 }
 
-Line loss_line(const CompareRun& run, const ProgressAxis& axis) {
+Line curve_line(const CompareRun& run, const ProgressAxis& axis, double CurvePoint::*value) {
   Line line;
   for (const CurvePoint& point : run.curve) {
     const double progress = axis.seconds ? point.seconds : static_cast<double>(point.tokens);
-    add_point(line, progress / axis.scale, point.train_loss);
+    add_point(line, progress / axis.scale, point.*value);
   }
   return smooth(line, kLossBins);
 }
@@ -151,7 +151,14 @@ ProgressAxis progress_axis(const CompareResult& result) {
 }
 
 std::vector<Band> loss_bands(const CompareResult& result, const ProgressAxis& axis) {
-  return bands_of(result, [&](const CompareRun& run) { return loss_line(run, axis); });
+  return bands_of(result, [&](const CompareRun& run) {
+    return curve_line(run, axis, &CurvePoint::train_loss);
+  });
+}
+
+std::vector<Band> ln_z_bands(const CompareResult& result, const ProgressAxis& axis) {
+  return bands_of(
+      result, [&](const CompareRun& run) { return curve_line(run, axis, &CurvePoint::ln_z_rms); });
 }
 
 std::vector<Band> validation_bands(const CompareResult& result, const ProgressAxis& axis) {

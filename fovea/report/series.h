@@ -43,6 +43,8 @@ ProgressAxis progress_axis(const CompareResult& result);
 
 /// One band for each variant that has such a curve.
 std::vector<Band> loss_bands(const CompareResult& result, const ProgressAxis& axis);
+/// Root mean square of ln Z; empty where it was not logged.
+std::vector<Band> ln_z_bands(const CompareResult& result, const ProgressAxis& axis);
 std::vector<Band> validation_bands(const CompareResult& result, const ProgressAxis& axis);
 /// Validation bits per byte minus those of the reference, seed by seed. The reference itself is
 /// zero.

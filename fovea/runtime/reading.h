@@ -18,6 +18,7 @@ class Reading {
   explicit Reading(const at::Tensor& numbers);
   explicit Reading(double number);
 
+  bool defined() const { return numbers_.defined(); }
   /// Brings the numbers to the host if they are not there.
   double value(int64_t index = 0) const { return values()[static_cast<size_t>(index)]; }
   std::span<const double> values() const;

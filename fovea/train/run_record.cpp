@@ -65,6 +65,10 @@ Json StepRecord::to_json() const {
                {"speed/total_seconds", seconds},
                {"memory/peak_bytes", peak_memory_bytes},
                {"attention/path", attention_path}};
+  if (ln_z) {
+    json["logits/ln_z"] = ln_z->mean;
+    json["logits/ln_z_rms"] = ln_z->root_mean_square;
+  }
   if (sum_seconds > 0) {
     json["speed/gradient_sum_time"] = sum_seconds;
     json["speed/gradient_sum_wait_time"] = sum_wait_seconds;

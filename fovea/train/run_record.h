@@ -17,6 +17,11 @@
 
 namespace fovea {
 
+/// ln of the softmax's sum over a step's targets (spec 7.4): z-loss keeps it near 0.
+struct LnZ {
+  double mean = 0, root_mean_square = 0;
+};
+
 /// One line of metrics.jsonl (keys: docs/run-folder.md).
 struct StepRecord {
   int64_t step = 0;
@@ -25,6 +30,7 @@ struct StepRecord {
   double learning_rate = 0;
   double decay_step = 0;  ///< learning rate x weight decay: the share that a step takes off weights
   double gradient_norm = 0;
+  std::optional<LnZ> ln_z;
   double tokens_per_second = 0;
   double step_seconds = 0;
   double load_seconds = 0;

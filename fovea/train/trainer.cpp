@@ -5,6 +5,8 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_file.h"
@@ -103,6 +105,7 @@ void Trainer::Impl::set_up(const std::optional<FoundCheckpoint>& found) {
   }
   if (ranks.is_first()) {
     record.emplace(paths, state.step);
+    if (callbacks.profile) profile.emplace(device);
     write_run_files();
   }
   std::vector<at::Tensor> weights;
@@ -130,7 +133,7 @@ TrainResult Trainer::Impl::run() {
       ++state.stage;
       enter_stage(/*first=*/false);
     }
-    const StepOutcome outcome = train_step();
+    const StepOutcome outcome = profiled_step();
     after_step(outcome);
     if (stop_requested() && !finished()) {
       if (saved_step != state.step) save();
@@ -144,6 +147,7 @@ TrainResult Trainer::Impl::run() {
     evaluate_model();
   }
   if (saved_step != state.step) save();
+  tell_profile();
   return result();
 }
 
@@ -175,6 +179,7 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
                     .learning_rate = outcome.learning_rate,
                     .decay_step = outcome.learning_rate * stage().weight_decay,
                     .gradient_norm = outcome.gradient_norm,
+                    .ln_z = ln_z_of(outcome),
                     .tokens_per_second = rate,
                     .step_seconds = outcome.seconds,
                     .load_seconds = outcome.load_seconds,
@@ -203,6 +208,14 @@ void Trainer::Impl::after_step(const StepOutcome& outcome) {
   }
   trace("recorded");
   if (last || due(train.checkpoint_interval)) save();
+}
+
+std::optional<LnZ> Trainer::Impl::ln_z_of(const StepOutcome& outcome) {
+  if (!outcome.ln_z_sums.defined()) return std::nullopt;
+  std::array<double, 2> sums{outcome.ln_z_sums.value(0), outcome.ln_z_sums.value(1)};
+  ranks.sum(sums);
+  return LnZ{.mean = sums[0] / outcome.targets,
+             .root_mean_square = std::sqrt(sums[1] / outcome.targets)};
 }
 
 void Trainer::Impl::evaluate_model() {

@@ -24,6 +24,7 @@
 
 #include "fovea/data/corpus.h"
 #include "fovea/nn/transformer.h"
+#include "fovea/report/step_profile.h"
 #include "fovea/runtime/communicator.h"
 #include "fovea/train/evaluation.h"
 #include "fovea/train/recipe.h"
@@ -45,6 +46,9 @@ struct TrainProgress {
   std::string_view stage;
 };
 
+/// Steps of a profile, and steps before it that it leaves out.
+inline constexpr int64_t kProfileSteps = 10, kProfileWarmup = 5;
+
 struct TrainCallbacks {
   CorpusProgressCallback data;
   std::function<void(const TrainProgress&)> step;
@@ -56,6 +60,10 @@ struct TrainCallbacks {
   /// Warnings for people who want no progress, too: a fallback to an older checkpoint, a skipped
   /// step, groups that collapse. Goes to `message` where this is not set.
   std::function<void(std::string_view)> warning;
+  /// Where it is set, kProfileSteps steps are timed by operator (runtime/operator_profile.h),
+  /// behind kProfileWarmup steps of this process. Called once, on rank 0: after them, or at the end
+  /// of a run that has fewer.
+  std::function<void(const StepProfile&)> profile;
   /// Named points inside a step and a checkpoint; for tests that kill the process there.
   std::function<void(std::string_view point, int64_t step)> trace;
   /// Set by a signal handler (runtime/interrupt.h): the trainer saves a checkpoint after the step

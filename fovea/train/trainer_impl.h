@@ -17,6 +17,7 @@
 #include "fovea/runtime/reading.h"
 #include "fovea/train/gradient_buckets.h"
 #include "fovea/train/optimizer.h"
+#include "fovea/train/profiled_steps.h"
 #include "fovea/train/run_record.h"
 #include "fovea/train/sharded_layers.h"
 #include "fovea/train/slow_ranks.h"
@@ -52,12 +53,14 @@ struct StepOutcome {
   double seconds = 0;
   double load_seconds = 0;
   int64_t tokens = 0;
+  Reading ln_z_sums;   // of this rank; undefined where the objective has none
+  double targets = 1;  // of all ranks
   ForwardInfo info;
 };
 
-/// The parts of one step's loss; the NLL may still be on the device.
+/// The parts of one step's loss; sums of this rank may still be on the device.
 struct StepSums {
-  Reading nll;
+  Reading nll, ln_z;
   double normaliser = 1;
 };
 
@@ -97,6 +100,7 @@ struct Trainer::Impl {
   int64_t window_tokens = 0;
   double window_seconds = 0;
   double recent_step_seconds = 0;
+  std::optional<ProfiledSteps> profile;  // of callbacks.profile, on rank 0
 
   // trainer.cpp: setting up and the loop
   void set_up(const std::optional<FoundCheckpoint>& found);
@@ -107,6 +111,8 @@ struct Trainer::Impl {
   bool logs(int64_t step) const;
   void after_step(const StepOutcome& outcome);
   void report_progress(const StepOutcome& outcome);
+  /// Mean and root mean square of ln Z over the targets of all ranks.
+  std::optional<LnZ> ln_z_of(const StepOutcome& outcome);
   TrainResult result() const;
 
   // trainer_stage.cpp: what changes between stages
@@ -120,10 +126,17 @@ struct Trainer::Impl {
 
   // trainer_step.cpp
   StepOutcome train_step();
+  Reading gradient_norm() const;
+  void update(const StepOutcome& outcome);
   void calibrate(const std::vector<Batch>& batches);
   StepSums accumulate_gradients(const std::vector<Batch>& batches, std::vector<ForwardInfo>& infos);
   void evaluate_model();
   void refuse_update(const StepOutcome& outcome);
+
+  // trainer_profile.cpp
+  /// train_step(), timed by operator where that is asked for.
+  StepOutcome profiled_step();
+  void tell_profile();
 
   // trainer_checkpoint.cpp
   std::optional<FoundCheckpoint> find_start();

@@ -7,6 +7,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/rng.h"
+#include "fovea/runtime/operator_profile.h"
 #include "fovea/train/trainer_impl.h"
 
 namespace fovea {
@@ -14,6 +15,13 @@ namespace {
 
 /// With nan_policy: skip, so many skipped steps one after the other mean that the weights are lost.
 constexpr int64_t kHopeless = 50;
+
+/// Of a trainable number: its square and the sum; two moments and the update of AdamW.
+constexpr double kNormFlops = 2.0, kUpdateFlops = 14.0;
+
+double trainable_numbers(const Transformer& model) {
+  return static_cast<double>(model.parameters().count(/*only_trainable=*/true));
+}
 
 LossResult objective_loss(const Transformer& model, const std::string& objective,
                           const ModelInput& input, const at::Tensor& targets, double normaliser,
@@ -41,7 +49,7 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
       mix_seed(static_cast<uint64_t>(recipe.train.seed), static_cast<uint64_t>(state.step));
   if (!ranks.is_first()) step_seed = mix_seed(step_seed, static_cast<uint64_t>(ranks.rank()));
   const Stopwatch own_work;
-  at::Tensor nll;
+  at::Tensor nll, ln_z;
   for (size_t i = 0; i < batches.size(); ++i) {
     ModelInput input = model_input(batches[i], device);
     input.dropout_seed = mix_seed(step_seed, i);
@@ -55,6 +63,7 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
                          "than focus.window",
                          batches[i].length);
     nll = nll.defined() ? nll + part.nll_sum : part.nll_sum;
+    ln_z = ln_z.defined() ? ln_z + part.ln_z_sums : part.ln_z_sums;
     // Recomputed layers give a gradient in parts.
     if (i + 1 == batches.size() && !recipe.train.gradient_checkpointing) gradients->begin();
     part.loss.backward();
@@ -63,7 +72,22 @@ StepSums Trainer::Impl::accumulate_gradients(const std::vector<Batch>& batches,
   slow_ranks.add(own_work.seconds() - (layers ? layers->take_waited() : 0.0));
   if (layers) layers->finish();
   gradients->finish();
-  return {.nll = Reading(nll), .normaliser = normaliser};
+  return {.nll = Reading(nll),
+          .ln_z = ln_z.defined() ? Reading(ln_z) : Reading(),
+          .normaliser = normaliser};
+}
+
+Reading Trainer::Impl::gradient_norm() const {
+  const OperatorScope scope(OperatorKind::optimizer,
+                            [&] { return kNormFlops * trainable_numbers(*model); });
+  return Reading(optimizer->gradient_norm());
+}
+
+void Trainer::Impl::update(const StepOutcome& outcome) {
+  const OperatorScope scope(OperatorKind::optimizer,
+                            [&] { return kUpdateFlops * trainable_numbers(*model); });
+  optimizer->clip_gradients(outcome.gradient_norm);
+  optimizer->step(outcome.learning_rate);
 }
 
 StepOutcome Trainer::Impl::train_step() {
@@ -88,26 +112,28 @@ StepOutcome Trainer::Impl::train_step() {
   std::vector<ForwardInfo> infos(batches.size());
   const StepSums sums = accumulate_gradients(batches, infos);
   model->compute().focus = FocusMode::configured;
-  const Reading norm(optimizer->gradient_norm());
+  const Reading norm = gradient_norm();
   // The host waits for the device here, and nowhere else in a step.
   std::vector<const Reading*> awaited{&sums.nll, &norm};
   if (logs(state.step + 1)) {
     const std::vector<const Reading*> told = infos.back().readings();
+    awaited.push_back(&sums.ln_z);
     awaited.insert(awaited.end(), told.begin(), told.end());
   }
   Reading::together(awaited);
   outcome.loss = ranks.sum(sums.nll.value()) / sums.normaliser;
   outcome.gradient_norm = norm.value();
-  optimizer->clip_gradients(outcome.gradient_norm);
   const bool finite = std::isfinite(outcome.loss) && std::isfinite(outcome.gradient_norm);
   if (!ranks.any(!finite)) {
-    optimizer->step(outcome.learning_rate);
+    update(outcome);
     model->observe(infos, potential_decay(stage().steps),
                    stage().fraction(state.step + 1, state.seconds), ranks);
     state.skipped_in_a_row = 0;
   } else {
     refuse_update(outcome);
   }
+  outcome.ln_z_sums = sums.ln_z;
+  outcome.targets = sums.normaliser;
   outcome.info = std::move(infos.back());
   optimizer->clear_gradients();
   ++state.step;

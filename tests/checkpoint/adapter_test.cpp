@@ -242,7 +242,7 @@ TEST(Adapter, ModelsAreRefusedWhereTheyHaveOneTooManyOrNone) {
   EXPECT_ERROR(UnsupportedError, adapter_of(base), "no adapter", "model.lora");
   EXPECT_ERROR(UnsupportedError, merge_adapter(base), "no adapter");
   EXPECT_ERROR(UnsupportedError, with_adapter(model, adapter_of(model)), "merge it");
-  EXPECT_ERROR(UnsupportedError, fold_temperature(model), "merge");
+  EXPECT_ERROR(UnsupportedError, fold_constants(model), "merge");
 }
 
 // A model folder holds an adapter like any other parameter, and says that others cannot read it.

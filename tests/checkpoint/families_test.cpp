@@ -233,7 +233,7 @@ TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
     config.qk_norm = norm;
     config.attention.temperature_per_layer = {0.4, 0.7};
     config.attention.spec.soft_cap = 3;
-    Transformer model(config, 5), folded = fold_temperature(model);
+    Transformer model(config, 5), folded = fold_constants(model);
     EXPECT_THAT(not_in_hugging_face(folded.config()), ::testing::Contains("attention.soft_cap"));
     // In float64 the rounding of the weights is all that differs, whatever the processor.
     for (Transformer* of : {&model, &folded}) of->compute().dtype = at::kDouble;
@@ -245,10 +245,51 @@ TEST(Fold, AConstantTemperatureGoesIntoTheWeights) {
   }
   ModelConfig erased = tiny_config();
   erased.qk_norm = QkNorm::weightless;
-  EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(erased, 0)), "weightless");
+  erased.attention.spec.temperature.value = 0.5;
+  EXPECT_ERROR(UnsupportedError, fold_constants(Transformer(erased, 0)), "weightless");
   ModelConfig learned = tiny_config();
   learned.attention.spec.temperature.kind = TemperatureSpec::Kind::learned;
-  EXPECT_ERROR(UnsupportedError, fold_temperature(Transformer(learned, 0)), "learned");
+  EXPECT_ERROR(UnsupportedError, fold_constants(Transformer(learned, 0)), "learned");
+}
+
+// M-8: the factor of the norms is a factor of their weights and biases.
+TEST(Fold, FactorsOfNormsGoIntoTheirWeights) {
+  for (const auto& [block, norm] : {std::pair{BlockLayout::pre, NormKind::rms},
+                                    {BlockLayout::pre, NormKind::layer},
+                                    {BlockLayout::sandwich, NormKind::rms},
+                                    {BlockLayout::parallel, NormKind::layer_no_bias},
+                                    {BlockLayout::parallel_two, NormKind::layer}}) {
+    for (const auto scale :
+         {HeadOutputSpec::DepthScale::lambda, HeadOutputSpec::DepthScale::inverse_sqrt}) {
+      ModelConfig config = tiny_config();
+      config.block = block;
+      config.norm = norm;
+      config.norm_depth_scale = scale;
+      Transformer model(config, 5);
+      const at::NoGradGuard no_grad;
+      for (Parameter& p : model.parameters().all())
+        if (p.name.ends_with("bias")) p.value.add_(0.3);
+      EXPECT_THAT(not_in_hugging_face(model.config()), ::testing::Contains("norm_depth_scale"));
+      Transformer folded = fold_constants(model);
+      EXPECT_EQ(folded.config().norm_depth_scale, HeadOutputSpec::DepthScale::none);
+      const at::Tensor tokens = at::arange(12) * 17 % 259;
+      EXPECT_LT(relative_difference(logits_of(folded, tokens), logits_of(model, tokens)), 1e-6);
+      ModelConfig without = config;
+      without.norm_depth_scale = HeadOutputSpec::DepthScale::none;
+      EXPECT_GT(
+          relative_difference(logits_of(Transformer(without, 5), tokens), logits_of(model, tokens)),
+          1e-3);
+    }
+  }
+  ModelConfig weightless = tiny_config();
+  weightless.norm = NormKind::rms_weightless;
+  weightless.norm_depth_scale = HeadOutputSpec::DepthScale::lambda;
+  EXPECT_ERROR(UnsupportedError, fold_constants(Transformer(weightless, 0)), "rms_weightless");
+  ModelConfig folding = tiny_config();
+  folding.norm_depth_scale = HeadOutputSpec::DepthScale::lambda;
+  EXPECT_EQ(model_config_json(fold_constants(Transformer(folding, 0)).config(),
+                              *byte_tokenizer())["model_type"],
+            "llama");
 }
 
 }  // namespace

@@ -126,6 +126,21 @@ TEST_F(TrainProcesses, InBfloat16TheLossesAreNear) {
   }
 }
 
+TEST_F(TrainProcesses, AProfileIsToldByTheFirstAlone) {
+  for (const int64_t processes : {1, 2}) {
+    const std::string name = "profiled" + std::to_string(processes);
+    const Finished end = train(name, processes, {"--profile", "train.steps=16"});
+    ASSERT_EQ(end.code, 0) << end.err;
+    const size_t at = end.out.find("matrix products");
+    EXPECT_NE(at, std::string::npos) << end.out;
+    EXPECT_EQ(end.out.find("matrix products", at + 1), std::string::npos);
+    const auto profile = nlohmann::json::parse(slurp(folder_ / (name + "/profile.json")));
+    EXPECT_EQ(profile["rounds"], 10);
+    EXPECT_THAT(slurp(folder_ / (name + "/profile.svg")), HasSubstr("of the FLOPs"));
+    EXPECT_EQ(losses(name).size(), 16u);
+  }
+}
+
 TEST_F(TrainProcesses, AGpuIsAskedForByEachProcess) {
   if (!why_no_gpu().empty()) {
     const Finished end = train("gpus", 2, {"train.device=cuda"});

@@ -200,6 +200,22 @@ TEST(FusedDecoder, IsCompiledOnceForAModel) {
   EXPECT_EQ(pass(true), 3);  // its optimizer may write where no version tells
 }
 
+// Norms with a factor are copied once for all texts, and again when their numbers change.
+TEST(FusedDecoder, ReadsTheNumbersThatScaledNormsHaveNow) {
+  ModelConfig config = small();
+  config.norm_depth_scale = HeadOutputSpec::DepthScale::lambda;
+  Transformer model = make(config, at::kFloat);
+  const at::Tensor ids = tokens(1);
+  for (const int64_t compilations : {1, 2}) {
+    const at::Tensor fast = decoded(model, ids, PathName::fused_decoder);
+    EXPECT_EQ(model.decoder_compilations(), compilations);
+    const at::Tensor slow = model.logits(model.hidden({.tokens_bt = ids})).detach().to(at::kDouble);
+    EXPECT_LE(difference(fast, slow), 1e-5 * slow.abs().max().item<double>());
+    const at::NoGradGuard no_grad;
+    model.parameters().find("model.layers.1.input_layernorm.weight")->value.mul_(2.0);
+  }
+}
+
 // Adapters are merged once for all texts, and again when their numbers change.
 TEST(FusedDecoder, ReadsTheNumbersThatAdaptersHaveNow) {
   ModelConfig config = small();

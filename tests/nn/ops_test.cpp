@@ -10,6 +10,8 @@
 #include <functional>
 #include <vector>
 
+#include "fovea/runtime/own_kernels.h"
+
 namespace fovea::ops_test {
 namespace {
 
@@ -92,17 +94,34 @@ TEST(Ops, CrossEntropyInChunksEqualsOneChunkAndTheFormula) {
   for (const int64_t chunk : {1, 4, 100}) {
     expect_close(
         [&](const Tensors& x) {
-          return linear_cross_entropy(x[0], x[1], targets, 0.125, chunk).first;
+          return linear_cross_entropy(x[0], x[1], targets, 0.125, chunk).total;
         },
         {random({11, 6}, 1), random({17, 6}, 2)}, {false, true});
   }
   const at::Tensor hidden = random({11, 6}, 1).to(at::kFloat),
                    weight = random({17, 6}, 2).to(at::kFloat);
-  const at::Tensor nll = linear_cross_entropy(hidden, weight, targets, 1.0, 4).second;
+  const at::Tensor nll = linear_cross_entropy(hidden, weight, targets, 1.0, 4).nll_r;
   const at::Tensor plain = -at::log_softmax(at::linear(hidden, weight), 1)
                                 .gather(1, targets.clamp_min(0).unsqueeze(1))
                                 .squeeze(1);
   EXPECT_TRUE(at::allclose(nll, plain * targets.ge(0), 1e-5, 1e-6));
+}
+
+TEST(Ops, CrossEntropyGivesLnZOfEveryRowWithATargetOnEveryPath) {
+  const at::Tensor targets = at::tensor({3, -1, 0, 16, -1, 5, 5}, at::kLong);
+  const at::Tensor hidden = random({7, 6}, 1), weight = random({17, 6}, 2);
+  for (const double z_loss : {0.0, 0.1}) {
+    const LogitTransform rule{.scale = 2.0, .cap = 3.0, .z_loss = z_loss};
+    const at::Tensor logits = at::tanh(at::linear(hidden, weight) * (2.0 / 3.0)) * 3.0,
+                     expected = logits.logsumexp(1) * targets.ge(0);
+    const auto ln_z = [&](at::ScalarType dtype) {
+      return linear_cross_entropy(hidden.to(dtype), weight.to(dtype), targets, 1.0, 4, rule).ln_z_r;
+    };
+    EXPECT_TRUE(at::allclose(ln_z(at::kDouble), expected, 1e-9, 1e-9));
+    EXPECT_TRUE(at::allclose(ln_z(at::kFloat).to(at::kDouble), expected, 1e-5, 1e-5));
+    const WithoutOwnKernels plain;
+    EXPECT_TRUE(at::allclose(ln_z(at::kFloat).to(at::kDouble), expected, 1e-5, 1e-5));
+  }
 }
 
 struct HeadCase {

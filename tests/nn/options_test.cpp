@@ -65,6 +65,18 @@ std::vector<Named> options() {
     c.rope.rotary_dim = 4;
   });
   add_all<Positions>(all, "positions", [](ModelConfig& c, Positions x) { c.positions = x; });
+  using DepthScale = HeadOutputSpec::DepthScale;
+  add_all<NormKind>(all, "1 - lambda_init(l) on norms", [](ModelConfig& c, NormKind x) {
+    c.norm = x;
+    c.norm_depth_scale = DepthScale::lambda;
+  });
+  for (const BlockLayout block : {BlockLayout::pre, BlockLayout::sandwich, BlockLayout::parallel,
+                                  BlockLayout::parallel_two}) {
+    ModelConfig scaled = small();
+    scaled.block = block;
+    scaled.norm_depth_scale = DepthScale::inverse_sqrt;
+    all.emplace_back(fmt::format("1/sqrt(l+1) on norms, block {}", enum_name(block)), scaled);
+  }
   ModelConfig c = small();
   c.biases = {true, true, true};
   all.emplace_back("biases", c);
@@ -282,7 +294,7 @@ TEST(LogitTransform, GivesTheGradientOfTheComposedFormula) {
     const auto gradients = [&](at::ScalarType dtype) {
       const at::Tensor h = hidden.to(dtype).clone().set_requires_grad(true),
                        w = weight.to(dtype).clone().set_requires_grad(true);
-      linear_cross_entropy(h, w, targets, 0.25, 3, rule).first.backward();
+      linear_cross_entropy(h, w, targets, 0.25, 3, rule).total.backward();
       return std::pair{h.grad(), w.grad()};
     };
     const auto [h64, w64] = gradients(at::kDouble);
@@ -329,6 +341,13 @@ TEST(Options, AreRefusedByNameWhereTheyHaveNoMeaning) {
                }),
                "attention.full.layers", "3");
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) { c.logit_cap = -1; }), "logit_cap", "-1");
+  for (const BlockLayout block : {BlockLayout::post, BlockLayout::output}) {
+    EXPECT_ERROR(ConfigError, resolved([&](ModelConfig& c) {
+                   c.norm_depth_scale = HeadOutputSpec::DepthScale::lambda;
+                   c.block = block;
+                 }),
+                 "norm_depth_scale", "lambda", std::string(enum_name(block)));
+  }
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) { c.logit_scale = 0; }), "logit_scale");
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) { c.init.std = 0; }), "init.std");
   EXPECT_ERROR(ConfigError, resolved([](ModelConfig& c) { c.vocab_multiple = 0; }),

@@ -134,6 +134,40 @@ TEST(ClaimEvidence, PIsCorrectedOverAllVariantsOfTheStudy) {
   EXPECT_NEAR(read_evidence(family, query, "f").corrected_p(), 3 * p, 1e-12);
 }
 
+TEST(ClaimEvidence, LnZIsThatOfTheLastLoggedStep) {
+  Json file = comparison({{"none", kZero}, {"z-loss", kZero}});
+  for (size_t variant = 0; variant < 2; ++variant) {
+    for (size_t seed = 0; seed < 3; ++seed) {
+      const double last = variant == 0 ? 6.0 : 0.5 + 0.1 * double(seed);
+      file["variants"][variant]["runs"][seed]["curve"] = {
+          {{"step", 1}, {"ln_z_rms", 9.0}}, {{"step", 2}, {"ln_z_rms", last}}, {{"step", 3}}};
+    }
+  }
+  const Evidence evidence = read_evidence(
+      file, {.variant = "z-loss", .against = "none", .value = "ln_z_rms"}, "compare.json");
+  EXPECT_EQ(evidence.test.pairs, 3);
+  EXPECT_NEAR(evidence.test.mean, 0.6 - 6.0, 1e-12);
+  const Json without = comparison({{"none", kZero}, {"z-loss", kZero}});
+  EXPECT_ERROR(
+      InputError,
+      read_evidence(without, {.variant = "z-loss", .against = "none", .value = "ln_z_rms"}, "f"),
+      "common seeds", "ln_z_rms");
+}
+
+TEST(ClaimEvidence, TemperaturesOfTheLastLayerAreReadAgainstThoseOfTheFirst) {
+  Json file = comparison({{"constant", kZero}, {"learned", kZero}});
+  for (size_t seed = 0; seed < 3; ++seed) {
+    file["variants"][1]["runs"][seed]["temperature"] = {
+        {{"step", 1}, {"per_layer", {0.5, 0.5, 0.5}}},
+        {{"step", 2}, {"per_layer", {0.6, 0.9, 0.4 + 0.01 * double(seed)}}}};
+  }
+  const Evidence evidence =
+      read_evidence(file, {.variant = "learned", .value = "temperature_by_depth"}, "compare.json");
+  EXPECT_EQ(evidence.test.pairs, 3);
+  EXPECT_NEAR(evidence.test.mean, 0.41 - 0.6, 1e-12);
+  EXPECT_EQ(evidence.family.size(), 1u);
+}
+
 TEST(ClaimEvidence, SystemsOfOneNameASeedArePairedByTheirSeed) {
   Json file = {{"systems", Json::array()}};
   const auto add = [&](const std::string& name, double ppl, double longer) {

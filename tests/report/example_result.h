@@ -52,7 +52,9 @@ inline CompareRun example_run(const VariantPlan& plan, int64_t seed) {
     run.curve.push_back({.step = step,
                          .tokens = step * kTokensPerStep,
                          .seconds = static_cast<double>(step * kTokensPerStep) / plan.speed,
-                         .train_loss = bits_at(step) * std::log(2.0) + 0.05 * noise()});
+                         .train_loss = bits_at(step) * std::log(2.0) + 0.05 * noise(),
+                         .ln_z = 0.1,
+                         .ln_z_rms = 6.0 * std::exp(-static_cast<double>(step) / 200)});
   }
   for (int64_t step = 40; step <= kSteps; step += 40) {
     run.validation_curve.push_back(

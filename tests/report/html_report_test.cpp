@@ -70,6 +70,18 @@ TEST(HtmlReport, ABudgetOfTimeDrawsOverTime) {
   EXPECT_THAT(page, Not(HasSubstr("Charts could not be drawn")));
 }
 
+TEST(HtmlReport, LnZIsDrawnWhereItWasLogged) {
+  CompareResult result = testing::example_result();
+  const HtmlReportOptions without_charts{.gnuplot = "no-such-gnuplot"};
+  const std::string title = "<h3>ln Z of the logits</h3>";
+  EXPECT_THAT(html_report(result, without_charts), HasSubstr(title));
+  for (CompareVariant& variant : result.variants) {
+    for (CompareRun& run : variant.runs)
+      for (CurvePoint& point : run.curve) point.ln_z = point.ln_z_rms = kNotANumber;
+  }
+  EXPECT_THAT(html_report(result, without_charts), Not(HasSubstr(title)));
+}
+
 TEST(Series, InterpolationIsLinearBetweenPointsAndConstantOutside) {
   const Line line{{1, 2, 4}, {10, 20, 0}};
   EXPECT_DOUBLE_EQ(line.at(1.5), 15);

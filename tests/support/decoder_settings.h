@@ -189,6 +189,10 @@ inline std::vector<Named> options() {
     c.biases = {true, true, true};
   });
   add_all<NormKind>(all, "norm", [](ModelConfig& c, NormKind x) { c.norm = x; });
+  add_all<NormKind>(all, "norm with 1/sqrt(l+1)", [](ModelConfig& c, NormKind x) {
+    c.norm = x;
+    c.norm_depth_scale = HeadOutputSpec::DepthScale::inverse_sqrt;
+  });
   add_all<FeedForward>(all, "feed-forward", [](ModelConfig& c, FeedForward x) {
     c.feed_forward = x;
     c.biases.feed_forward = true;

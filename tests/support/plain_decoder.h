@@ -72,23 +72,31 @@ class PlainDecoder {
     const std::string first = in(l, "input_layernorm"), after = in(l, "post_attention_layernorm"),
                       pre = in(l, "pre_feedforward_layernorm"),
                       post = in(l, "post_feedforward_layernorm");
+    const auto before = [&](const at::Tensor& y, const std::string& name) {
+      const double depth = double(l);
+      const bool lambda = c_.norm_depth_scale == HeadOutputSpec::DepthScale::lambda;
+      const double factor =
+          lambda ? 0.2 + 0.6 * std::exp(-0.3 * depth) : 1.0 / std::sqrt(depth + 1);
+      const bool none = c_.norm_depth_scale == HeadOutputSpec::DepthScale::none;
+      return none ? norm(y, name) : norm(y, name) * factor;
+    };
     switch (c_.block) {
       case BlockLayout::pre:
-        x = x + attention(norm(x, first), l);
-        return x + ffn(norm(x, after), l);
+        x = x + attention(before(x, first), l);
+        return x + ffn(before(x, after), l);
       case BlockLayout::post:
         x = norm(x + attention(x, l), after);
         return norm(x + ffn(x, l), post);
       case BlockLayout::sandwich:
-        x = x + norm(attention(norm(x, first), l), after);
-        return x + norm(ffn(norm(x, pre), l), post);
+        x = x + norm(attention(before(x, first), l), after);
+        return x + norm(ffn(before(x, pre), l), post);
       case BlockLayout::output:
         x = x + norm(attention(x, l), after);
         return x + norm(ffn(x, l), post);
       case BlockLayout::parallel:
-        return x + attention(norm(x, first), l) + ffn(norm(x, first), l);
+        return x + attention(before(x, first), l) + ffn(before(x, first), l);
       case BlockLayout::parallel_two:
-        return x + attention(norm(x, first), l) + ffn(norm(x, after), l);
+        return x + attention(before(x, first), l) + ffn(before(x, after), l);
     }
     return x;
   }

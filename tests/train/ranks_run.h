@@ -7,10 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "fovea/config/reader.h"
+#include "fovea/report/metrics_log.h"
 #include "fovea/train/trainer.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/temporary_folder.h"
@@ -64,6 +66,17 @@ class RanksRun : public ::testing::Test {
     const SourceEvaluation a = one.result.evaluation.total(), b = other.result.evaluation.total();
     EXPECT_EQ(a.targets, b.targets);
     EXPECT_NEAR(a.loss(), b.loss(), 1e-6 * a.loss()) << name;
+  }
+  /// metrics.jsonl of two run folders: ln Z over the targets of all ranks.
+  void expect_same_ln_z(const std::string& one, const std::string& other) {
+    const auto a = read_metrics(folder_ / one / "metrics.jsonl"),
+               b = read_metrics(folder_ / other / "metrics.jsonl");
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      for (const char* key : {"logits/ln_z", "logits/ln_z_rms"})
+        EXPECT_NEAR(a[i].at(key).get<double>(), b[i].at(key).get<double>(), 1e-4)
+            << key << ", " << i;
+    }
   }
   TemporaryFolder folder_;
 };

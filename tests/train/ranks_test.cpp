@@ -56,6 +56,7 @@ TEST_F(RanksTest, TwoRanksWithHalfTheRowsTakeTheStepsOfOne) {
     const Run two = train(recipe(attention, name + "-2"), 2);
     EXPECT_EQ(one.losses.size(), 12u);
     expect_same(one, two, name);
+    expect_same_ln_z(name + "-1", name + "-2");
     if (!one.result.evaluation.hard) continue;
     const auto near = [&](const std::vector<double>& a, const std::vector<double>& b) {
       EXPECT_THAT(a, ::testing::Pointwise(::testing::DoubleNear(1e-6), b)) << name;

@@ -94,7 +94,8 @@ TEST_F(TrainerTest, EveryLineOfMetricsHasTheKeysOfTheDesign) {
     for (const char* key :
          {"global_step", "loss/out", "optim/lr", "optim/grad_norm", "optim/total_tokens",
           "speed/tokens_per_second", "speed/curr_iter_time", "speed/data_load_time", "speed/FLOPS",
-          "memory/peak_bytes", "attention/path", "focal/temperature", "focal/clipped_share"}) {
+          "memory/peak_bytes", "attention/path", "focal/temperature", "focal/clipped_share",
+          "logits/ln_z", "logits/ln_z_rms"}) {
       EXPECT_TRUE(line.contains(key)) << key;
     }
     EXPECT_EQ(line["focal/temperature"].size(), 2u);
@@ -103,6 +104,23 @@ TEST_F(TrainerTest, EveryLineOfMetricsHasTheKeysOfTheDesign) {
   EXPECT_TRUE(lines[2].contains("loss/val/made"));
   EXPECT_TRUE(lines[2].contains("perplexity/val_mean"));
   EXPECT_TRUE(lines[2].contains("bits_per_byte/val/made"));
+}
+
+TEST_F(TrainerTest, LnZIsLoggedAndZLossPullsItTowardsZero) {
+  const auto ln_z_rms = [&](double z_loss, const std::string& name) {
+    Recipe r = recipe();
+    r.train.steps = 40;
+    r.train.z_loss = z_loss;
+    r.run_folder = (folder_ / name).string();
+    Trainer(r).run();
+    const auto lines = read_metrics(folder_ / name / "metrics.jsonl");
+    // Before the first step logits are near N(0, 1): Z is V times the mean of e^z.
+    EXPECT_NEAR(lines.front()["logits/ln_z"].get<double>(), std::log(259.0) + 0.5, 0.3);
+    const double rms = lines.back()["logits/ln_z_rms"];
+    EXPECT_GE(rms, std::abs(lines.back()["logits/ln_z"].get<double>()));
+    return rms;
+  };
+  EXPECT_LT(ln_z_rms(1.0, "with"), ln_z_rms(0.0, "without") - 1.0);
 }
 
 TEST_F(TrainerTest, AccumulationGivesTheStepOfOneLargeBatch) {
