@@ -43,8 +43,8 @@ Heads heads_of(const ModelConfig& c, const LayerWeights& w, const at::Tensor& gi
                const PassContext& pass) {
   const BlockDescription& block = w.block;
   const OperatorScope scope(OperatorKind::elementwise, [&] {
-    const auto numbers =
-        static_cast<double>(given.numel() / given.size(-1) * (c.heads + c.kv_heads) * c.head_dim);
+    const int64_t rows = given.numel() / given.size(-1);
+    const auto numbers = static_cast<double>(rows * (c.heads + c.kv_heads) * c.head_dim);
     return numbers *
            ((block.rotated ? 3.0 : 0.0) + (block.head_norm != HeadNorm::none ? 4.0 : 0.0));
   });
