@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 import torch
 from torch import Tensor
 
-from ._call import check_rows, expect, operands, why_not_kernels
+from ._call import check_rows, drawn, expect, operands, why_not_kernels
 from ._heads import head_output as of_heads
 from ._heads import shift_rows
 from ._operator import REFUSED, attention_operator
@@ -22,8 +22,8 @@ from ._parts import by_parts, why_not_parts
 from ._performer import by_sums
 from ._reference import reference
 from ._rules import PATTERNS, check_pattern, pattern_of
-from ._settings import (Alibi, Bias, Blocks, Differential, DistanceBias, Documents, Focus, HeadMix, HeadOutput, KvShift,
-                        Longformer, MagicPig, MultiToken, Pattern, Performer, Routing, Sparq, Stats, Streaming)
+from ._settings import (Alibi, Bias, Blocks, Differential, DistanceBias, Documents, Dropout, Focus, HeadMix, HeadOutput, KvShift,
+                        Longformer, MagicPig, MultiToken, Pattern, Performer, Routing, Sparq, Sparsity, Stats, Streaming)
 
 
 def autocast(*tensors: Tensor):
@@ -129,7 +129,7 @@ def _differential(q: Tensor, k: Tensor, v: Tensor, spec: Differential, settings:
            lambda: f"expected pairs of heads under differential; got {q.shape[1]} and {k.shape[1]}")
     expect(spec.lambdas.shape == (4, q.shape[3]),
            lambda: f"expected lambdas [4, {q.shape[3]}]; got {tuple(spec.lambdas.shape)}")
-    for name in ("multi_token", "head_mix"):
+    for name in ("multi_token", "head_mix", "score_mod", "mask_mod"):
         expect(settings[name] is None, lambda: f"expected no {name} beside differential")
     expect(not isinstance(pattern, Longformer) or pattern.global_q is None,
            lambda: "expected no projections of longformer beside differential")
@@ -160,6 +160,7 @@ def attention(
     softcap: float = 0.0,
     window: int = 0,
     sinks: int = 0,
+    sparsity: Optional[Sparsity] = None,
     sink_logit: Optional[Tensor] = None,
     documents: Optional[Documents] = None,
     query_positions: Optional[Tensor] = None,
@@ -178,6 +179,9 @@ def attention(
     streaming: Optional[Streaming] = None,
     kv_shift: Optional[KvShift] = None,
     head_output: Optional[HeadOutput] = None,
+    dropout: Union[float, Dropout] = 0.0,
+    score_mod: Optional[Callable] = None,
+    mask_mod: Optional[Callable] = None,
     return_lse: bool = False,
     stats: bool = False,
     path: str = "automatic",
@@ -194,15 +198,21 @@ def attention(
     softcap: c > 0 turns a logit s into c tanh(s / c) (Gemma 2).
     window: keys with i - j < window in tokens, self included; 0: all.
     sinks: the first positions of a document stay visible before the window (StreamingLLM).
+    sparsity: Strided or Fixed, sparse masks.
     sink_logit: [h], one logit more in each softmax, with value 0 (gpt-oss).
     documents: packed sequences.
     query_positions, key_positions: [b, t] and [b, s], places of the tokens in their document.
-    bias: Alibi or DistanceBias.
+    bias: Alibi or DistanceBias; t5_bias makes the latter of T5's buckets.
     multi_token, head_mix, focus, blocks: mechanisms; their types say what they compute.
     longformer, routing, performer, sparq, magic_pig, streaming: rules for distant keys, one at a time.
     differential: two maps a head; v and the result have half the heads.
     kv_shift: mixes keys and values with those of the token before.
     head_output: norm, constant of the depth and gate of each head's result.
+    dropout: probability that a weight is dropped, by a seed of torch's generator; Dropout names a seed. For training.
+    score_mod: your own stage, score_mod(score, b, h, q_idx, kv_idx) as in FlexAttention: what takes the place of the logits,
+    where a bias joins. Called once with tensors that broadcast to [b, h, t, s]; indices of tokens are their positions.
+    mask_mod: mask_mod(b, h, q_idx, kv_idx), pairs that are seen, of those that the other settings allow. The reference
+    computes both; gradients reach what they read.
     return_lse: also the logarithm of the softmax's sum, [b, h, t], float32.
     stats: also Stats, numbers of every row of weights.
     path: "fused" takes the kernels or raises; "reference" takes plain tensor operations, whose memory grows with t x s;
@@ -223,7 +233,8 @@ def attention(
         "causal": causal, "scale": scale, "temperature": temperature, "soft_cap": float(softcap), "window": window,
         "sinks": sinks, "sink_logit": sink_logit, "documents": documents, "query_positions": query_positions,
         "key_positions": key_positions, "bias": bias, "multi_token": multi_token, "head_mix": head_mix, "focus": focus,
-        "blocks": blocks, "stats": stats}
+        "blocks": blocks, "sparsity": sparsity, "dropout": drawn(dropout) if dropout else None,
+        "score_mod": score_mod, "mask_mod": mask_mod, "stats": stats}
     pattern, patterns = None, (longformer, routing, performer, sparq, magic_pig, streaming)
     if patterns != _NO_PATTERN:
         pattern = pattern_of(patterns, settings | {"differential": differential})

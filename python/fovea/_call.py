@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ._operator import why_not_cuda
-from ._settings import Alibi, Blocks, DistanceBias, Documents, Focus, HeadMix, MultiToken, alibi_slopes
+from ._settings import (Alibi, Blocks, DistanceBias, Documents, Dropout, Fixed, Focus, HeadMix, MultiToken, Sparsity, Strided,
+                        alibi_slopes)
 
 GATES = {"log": 1, "identity": 1, "straight_through": 2, "logsig": 3, "mul": 4}  # forms of the operator
 MOST_WIDTH, MOST_KERNEL, MOST_MIX, MOST_COLUMNS = 256, (8, 15), 32, 65  # of the kernels
@@ -158,7 +159,9 @@ _PLAIN = {
     "tau": None, "bias": None, "alibi": None, "bias_first": 0, "sink_logit": None, "kernel_before": None, "kernel_after": None,
     "mix_before": None, "mix_after": None, "eq4": False, "renormalise": False, "query_positions": None, "key_positions": None,
     "query_documents": None, "key_documents": None, "gate": 0, "gate_offset": 0.0, "gate_learned": False, "gate_query": None,
-    "gate_key": None, "near": 0, "near_sinks": 0, "members": None, "groups": 0, "most_groups": 0, "block_pairs": None, "block_size": 0}
+    "gate_key": None, "near": 0, "near_sinks": 0, "members": None, "groups": 0, "most_groups": 0, "block_pairs": None, "block_size": 0,
+    "mask_stride": 0, "mask_block": 0, "mask_summary": 0, "dropout": 0.0, "dropout_seed": None, "dropout_layer": 0,
+    "score_mod": None, "mask_mod": None}
 
 
 def _floats(x: Optional[Tensor], wide: torch.dtype) -> Optional[Tensor]:
@@ -183,6 +186,39 @@ def _blocks(spec: Blocks, device: torch.device) -> dict:
     return {"block_pairs": pairs, "block_size": spec.size}
 
 
+def _sparsity(spec: Sparsity, settings: dict) -> dict:
+    if isinstance(spec, Strided):
+        expect(spec.stride >= 1, lambda: f"expected a stride of at least 1; got {spec.stride}")
+        call = {"mask_stride": spec.stride}
+    else:
+        expect(isinstance(spec, Fixed), lambda: f"expected fovea.Strided or fovea.Fixed for sparsity; got {type(spec).__name__}")
+        expect(1 <= spec.block and 0 <= spec.summary <= spec.block,
+               lambda: f"expected a block of at least 1 and a summary of 0 to as many; got {spec.block} and {spec.summary}")
+        expect(not settings["window"], lambda: "expected no window beside fovea.Fixed: its blocks are the near keys")
+        call = {"mask_block": spec.block, "mask_summary": spec.summary}
+    expect(settings["focus"] is None, lambda: "expected sparsity without focus; got both: one of them has to go")
+    return call
+
+
+def drawn(given: Union[float, Dropout]) -> Optional[Dropout]:
+    """Dropout with its seed as a tensor; None where nothing is dropped."""
+    spec = given if isinstance(given, Dropout) else Dropout(given)
+    expect(0.0 <= spec.rate < 1.0, lambda: f"expected dropout of at least 0 and below 1; got {spec.rate}")
+    expect(spec.layer >= 0, lambda: f"expected dropout.layer of at least 0; got {spec.layer}")
+    if spec.rate == 0.0:
+        return None
+    seed = spec.seed
+    if seed is None:
+        seed = torch.randint(2**63 - 1, (1,))
+    elif isinstance(seed, Tensor):
+        expect(seed.numel() == 1 and seed.dtype == torch.int64,
+               lambda: f"expected dropout.seed as one number in int64; got {seed.dtype} {tuple(seed.shape)}")
+    else:
+        expect(0 <= seed < 2**63, lambda: f"expected dropout.seed of 0 to 2^63 - 1; got {seed}")
+        seed = torch.tensor([seed])
+    return Dropout(spec.rate, seed.reshape(1).cpu(), spec.layer)
+
+
 def operands(q: Tensor, k: Tensor, v: Tensor, settings: dict) -> dict:
     """What the operator and the reference take, by name."""
     scale = settings["scale"]
@@ -198,14 +234,14 @@ def operands(q: Tensor, k: Tensor, v: Tensor, settings: dict) -> dict:
 
 
 _MECHANISMS = ("temperature", "sink_logit", "documents", "query_positions", "key_positions", "bias", "multi_token", "head_mix",
-               "focus", "blocks")
+               "focus", "blocks", "sparsity", "dropout", "score_mod", "mask_mod")
 
 
 def _mechanism_operands(q: Tensor, keys: int, scale: float, settings: dict) -> dict:
-    temperature, sink_logit, documents, query_positions, key_positions, bias, multi_token, head_mix, focus, blocks = (
-        settings[name] for name in _MECHANISMS)
+    temperature, sink_logit, documents, query_positions, key_positions, bias, multi_token, head_mix, focus, blocks, sparsity, dropout, \
+        score_mod, mask_mod = (settings[name] for name in _MECHANISMS)
     (batch, heads, queries, _), wide = q.shape, wide_type(q)
-    call = {}
+    call = {"score_mod": score_mod, "mask_mod": mask_mod}
     if temperature is not None:
         call["scale"], call["tau"] = _tau(temperature, scale, q)
     if sink_logit is not None:
@@ -227,6 +263,10 @@ def _mechanism_operands(q: Tensor, keys: int, scale: float, settings: dict) -> d
         call |= _focus(focus, q, keys)
     if blocks is not None:
         call |= _blocks(blocks, q.device)
+    if sparsity is not None:
+        call |= _sparsity(sparsity, settings)
+    if dropout is not None:
+        call |= {"dropout": dropout.rate, "dropout_seed": dropout.seed, "dropout_layer": dropout.layer}
     return call
 
 
@@ -245,10 +285,11 @@ def _why_not_mechanisms(call: dict, given: set[str]) -> Optional[str]:
             return f"the kernels mix groups of at most {MOST_MIX} heads"
     if "gate_key" in given and call["gate_key"].shape[2] > MOST_COLUMNS:
         return f"the kernels take gates of at most {MOST_COLUMNS} columns (straight_through: three a group)"
-    others = joins or has_bias or given & {"gate_key", "members"} or call["window"] or not call["causal"]
+    others = joins or has_bias or given & {"gate_key", "members"} or not call["causal"]
+    others = others or call["window"] or call["mask_stride"] or call["mask_block"] or call["dropout"]
     if "block_pairs" in given and others:
-        return "the kernels have no block pairs beside other patterns, biases, convolutions and mixes"
-    if "members" in given and call["stats"] and has_bias or joins and call["stats"]:
+        return "the kernels have no block pairs beside other patterns, biases, convolutions, mixes and dropout"
+    if call["stats"] and (joins or "members" in given and (has_bias or call["dropout"])):
         return "the kernels have no statistics of joined pairs"
     return None
 
@@ -258,6 +299,8 @@ def why_not_kernels(call: dict) -> Optional[str]:
     q, v = call["q"], call["v"]
     if q.dtype == torch.float64:
         return "the kernels compute in float32"
+    if call["score_mod"] is not None or call["mask_mod"] is not None:
+        return "the kernels know no functions of yours, score_mod and mask_mod"
     if q.is_cuda:
         if 0 in q.shape or call["k"].shape[2] == 0:
             return "there is nothing to compute"

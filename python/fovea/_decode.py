@@ -6,7 +6,7 @@ SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Optional, Union
+from typing import Callable, Optional, Union
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from ._attention import attention, autocast
 from ._call import check_rows
 from ._settings import (Bias, Blocks, Differential, Documents, Focus, HeadMix, HeadOutput, KvShift, Longformer, MagicPig,
-                        MultiToken, Performer, Routing, Sparq, Streaming)
+                        MultiToken, Performer, Routing, Sparq, Sparsity, Streaming)
 
 _OF_HEADS = ("k", "v", "q", "global_q", "global_k", "global_v", "routes", "nearness")  # [b, heads, tokens, ..]; others: [b, tokens, ..]
 
@@ -181,6 +181,7 @@ def decode(
     softcap: float = 0.0,
     window: int = 0,
     sinks: int = 0,
+    sparsity: Optional[Sparsity] = None,
     sink_logit: Optional[Tensor] = None,
     documents: Optional[Documents] = None,
     positions: Optional[Tensor] = None,
@@ -198,6 +199,8 @@ def decode(
     streaming: Optional[Streaming] = None,
     kv_shift: Optional[KvShift] = None,
     head_output: Optional[HeadOutput] = None,
+    score_mod: Optional[Callable] = None,
+    mask_mod: Optional[Callable] = None,
     return_lse: bool = False,
     stats: bool = False,
     path: str = "automatic",
@@ -222,10 +225,11 @@ def decode(
         extra = _earlier_queries(multi_token, before)
         settings = _over_cache(cache, q.shape[2] + extra, {
             "scale": scale, "temperature": temperature, "softcap": softcap, "window": window, "sinks": sinks,
-            "sink_logit": sink_logit, "bias": bias, "multi_token": multi_token, "head_mix": head_mix, "focus": focus,
-            "differential": differential, "longformer": longformer, "blocks": blocks, "routing": routing,
+            "sparsity": sparsity, "sink_logit": sink_logit, "bias": bias, "multi_token": multi_token, "head_mix": head_mix,
+            "focus": focus, "differential": differential, "longformer": longformer, "blocks": blocks, "routing": routing,
             "performer": performer, "sparq": sparq, "magic_pig": magic_pig, "streaming": streaming, "kv_shift": kv_shift,
-            "head_output": head_output, "return_lse": return_lse, "stats": stats, "path": path})
+            "head_output": head_output, "score_mod": score_mod, "mask_mod": mask_mod, "return_lse": return_lse,
+            "stats": stats, "path": path})
         queries = cache._of("q")[:, :, before - extra:] if extra else q
         result = attention(queries, cache.keys, cache.values, **settings)
     except BaseException:

@@ -21,11 +21,11 @@ _LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 NAMES = ("temperature", "key_query_before", "key_query_after", "head_mix_before", "head_mix_after", "focus", *_LAMBDAS,
          "head_norm", "head_gate", "kv_shift")
 _READ_TEXT = ("key_query_before", "key_query_after", "focus")
-_COMPUTED = "temperature, multi_token, head_mix, focus, differential, head_output, kv_shift and sparq"
+_COMPUTED = "temperature, multi_token, head_mix, focus, differential, head_output, kv_shift, sparq and dropout"
 STATE = {"potentials", "mean", "scale", "updates"}  # of Focus: no gradient reaches them
 # Keys of `attention` that no layer here computes, with the inner key that switches each on.
 _REFUSED = {"longformer": "window", "routing": "clusters", "performer": "features", "magic_pig": "bits",
-            "streaming": "recent", "blocks": "size", "dropout": None, "own": "name"}
+            "streaming": "recent", "blocks": "size", "own": "name"}
 PADDING = -1  # the document of padding
 
 
@@ -152,6 +152,8 @@ class LayerMechanisms:
         before, after = (has[n].weight if n in has else None for n in ("head_mix_before", "head_mix_after"))
         if before is not None or after is not None:
             added["head_mix"] = HeadMix(before, after)
+        if module.training and self.attention.get("dropout"):
+            added["dropout"] = self.attention["dropout"]
         added |= self._heads(has)
         if "focus" in has and self.focus_mode != "off":
             added["focus"] = self._focus(has["focus"], x)

@@ -183,7 +183,7 @@ def _backward_operator(*inputs):
 _BY_QUERY = {"tau", "gate_query", "query_positions", "query_documents"}
 _BY_KEY = {"gate_key", "key_positions", "key_documents", "members"}
 _MANY = 256  # tokens that stand for any number
-_UNREAD = {"scale": 1.0, "gate_offset": 0.0, "bias_first": 0}  # the answer does not depend on these
+_UNREAD = {"scale": 1.0, "gate_offset": 0.0, "bias_first": 0, "dropout_layer": 0}  # the answer does not depend on these
 
 
 @lru_cache(maxsize=256)
@@ -209,8 +209,8 @@ def why_not_cuda(call: dict) -> str:
         x = call[name]
         if name in _UNREAD or x is None:
             return _UNREAD.get(name)
-        if not isinstance(x, torch.Tensor):  # only whether a soft-cap acts is read; a compiler's numbers become constants
-            return float(bool(x)) if name == "soft_cap" else bool(x) if isinstance(x, bool) else int(x)
+        if not isinstance(x, torch.Tensor):  # only whether a soft-cap or dropout acts is read; a compiler's numbers become constants
+            return float(bool(x)) / 2 if name in ("soft_cap", "dropout") else bool(x) if isinstance(x, bool) else int(x)
         if x.dim() == 4:
             sizes = (1, int(x.shape[1]), queries if name == "q" else _MANY, int(x.shape[3]))
         elif name in _BY_QUERY or name in _BY_KEY:

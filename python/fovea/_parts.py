@@ -170,6 +170,8 @@ def why_not_parts(call: dict, pattern: Pattern) -> Optional[str]:
     joined = ("kernel_before", "kernel_after", "mix_before", "mix_after", "gate_key", "members", "block_pairs")
     if call["stats"] or any(call[name] is not None for name in joined):
         return f"the kernels have no {name} beside statistics, other patterns, convolutions and mixes"
+    if call["dropout"]:
+        return "dropout counts pairs in the order of the text, which parts of it do not have"
     if isinstance(pattern, Routing) and pattern.choice != "recent":
         return "the kernels choose the most recent keys of a cluster"
     if isinstance(pattern, Routing) and biased:

@@ -16,6 +16,7 @@ from torch.nn.functional import conv2d, logsigmoid, pad
 
 from ._patterns import Choice, magic_pig, places_in_cache, routed, sparq, streamed
 from ._performer import performer_logits
+from ._random import dropout_factors
 from ._settings import Longformer, MagicPig, Pattern, Performer, Routing, Sparq, Streaming
 from ._softmax import softmax
 
@@ -68,18 +69,38 @@ def _in_blocks(call: dict, places: Places) -> Tensor:
     return table[of_query, of_key]
 
 
+def _near(call: dict, places: Places) -> Optional[Tensor]:
+    """Pairs of a window or of a sparse mask; None: there is neither."""
+    window, stride, block = call["window"], call["mask_stride"], call["mask_block"]
+    if block:
+        of_query, of_key = (x.div(block, rounding_mode="floor") for x in (places.i, places.j))
+        return (of_query == of_key) | (places.j % block >= block - call["mask_summary"])
+    if not (window or stride):
+        return None
+    near = places.distance.abs() < window
+    return near | (places.distance % stride == 0) if stride else near
+
+
+def _indices(call: dict, places: Places) -> tuple[Tensor, ...]:
+    """Batch row, head, and positions of query and key, as functions of the caller take them."""
+    batch, heads = (torch.arange(n, device=places.i.device) for n in call["q"].shape[:2])
+    return batch[:, None, None, None], heads[:, None, None], places.i, places.j
+
+
 def _seen(call: dict, places: Places, local: Tensor, pattern: Optional[Pattern]) -> Tensor:
     """The relation of stage 6: [b or 1, h or 1, t, s]."""
     seen, distance = places.same, places.distance
     if call["causal"]:
         seen = seen & (distance >= 0)
-    if call["window"]:
-        seen = seen & ((distance.abs() < call["window"]) | ((places.j < call["sinks"]) & (distance >= 0)))
+    if (near := _near(call, places)) is not None:
+        seen = seen & (near | ((places.j < call["sinks"]) & (distance >= 0)))
     if (members := call["members"]) is not None:
         of_queries = members[:, places.keys - places.queries :]
         seen = seen & (local | ((of_queries[:, None, :, None] & members[:, None, None, :]) != 0))
     if call["block_pairs"] is not None:
         seen = seen & _in_blocks(call, places)
+    if call["mask_mod"] is not None:
+        seen = seen & call["mask_mod"](*_indices(call, places))
     if isinstance(pattern, Longformer):
         step = torch.tensor(dilations(pattern, call["q"].shape[1]), device=seen.device)[:, None, None]
         near = (distance <= pattern.window * step) & (distance % step == 0)
@@ -167,6 +188,8 @@ def reference(call: dict, pattern: Optional[Pattern] = None):
         s = _convolved(s, call["kernel_before"], seen, places, call["eq4"])
     s = s if call["mix_before"] is None else _mixed(s, call["mix_before"], "goi,bgits->bgots")
     s = s if call["gate_query"] is None else _gated(s, call, local)
+    if call["score_mod"] is not None:
+        s = call["score_mod"](s, *_indices(call, places))
     if call["alibi"] is not None:
         s = s - call["alibi"].to(wide)[:, None, None] * distance
     if call["bias"] is not None:
@@ -187,6 +210,8 @@ def reference(call: dict, pattern: Optional[Pattern] = None):
             total = p.sum(-1, keepdim=True)
             p = p / total.masked_fill(total.abs() <= 1e-6, 1.0)
     p = p if call["mix_after"] is None else _mixed(p, call["mix_after"], "gio,bgits->bgots")
+    if call["dropout"]:
+        p = p * dropout_factors(call["dropout"], call["dropout_seed"], call["dropout_layer"], p.shape, p)
     out = p @ of_heads(call["v"])
     if of_globals is not None:
         out = torch.where(of_globals, p @ of_heads(pattern.global_v), out)

@@ -15,12 +15,13 @@ from ._settings import Longformer, MagicPig, Pattern, Performer, Routing, Sparq,
 
 PATTERNS = {"longformer": Longformer, "routing": Routing, "performer": Performer, "sparq": Sparq, "magic_pig": MagicPig,
             "streaming": Streaming}
-_TWO_RULES = ("window", "sinks", "focus", "blocks")
-_ALONE = ("differential", "multi_token", "head_mix", "soft_cap", "bias", "sink_logit")  # a choice of keys knows q.k alone
+_TWO_RULES = ("window", "sinks", "sparsity", "focus", "blocks")
+# A choice of keys knows q.k alone.
+_ALONE = ("differential", "multi_token", "head_mix", "soft_cap", "bias", "sink_logit", "score_mod", "mask_mod")
 _REFUSED = {
     "longformer": _TWO_RULES,
     "routing": (*_TWO_RULES, "differential", "multi_token", "head_mix"),
-    "performer": (*_TWO_RULES, *_ALONE),
+    "performer": (*_TWO_RULES, *_ALONE, "dropout"),
     "sparq": (*_TWO_RULES, *_ALONE),
     "magic_pig": (*_TWO_RULES, *_ALONE),
     "streaming": (*_TWO_RULES, "multi_token"),

@@ -31,6 +31,37 @@ class DistanceBias:
 
 
 @dataclass(frozen=True)
+class Strided:
+    """Strided sparse masks (Child et al. 2019): keys of the call's `window`, and those with (i - j) mod `stride` = 0."""
+
+    stride: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Fixed sparse masks (Child et al. 2019): keys of the query's own block, and the last `summary` ones of every block.
+
+    `block`: positions of a block. The call has no window: the blocks are the near keys.
+    """
+
+    block: int
+    summary: int = 1
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Weights are dropped with probability `rate`, the others divided by 1 - rate.
+
+    A weight is dropped or not by a counter of `seed`, `layer`, batch row, head, query and key alone, as in the program.
+    `seed`: a number or an int64 tensor with one; None: drawn from torch's generator, so that torch.manual_seed rules.
+    """
+
+    rate: float
+    seed: Union[None, int, Tensor] = None
+    layer: int = 0
+
+
+@dataclass(frozen=True)
 class Documents:
     """Tokens see their own document alone. `queries` [b, t], int64; `keys` [b, s]; None: those of the queries."""
 
@@ -244,6 +275,7 @@ class Stats(NamedTuple):
 
 
 Bias = Union[Alibi, DistanceBias]
+Sparsity = Union[Strided, Fixed]
 # A rule for distant keys; one at a time.
 Pattern = Union[Longformer, Routing, Performer, Sparq, MagicPig, Streaming]
 
@@ -253,3 +285,35 @@ def alibi_slopes(heads: int) -> Tensor:
     power = 2 ** int(math.log2(heads))
     exponents = [-8 * (h + 1) / power if h < power else -4 * (2 * (h - power) + 1) / power for h in range(heads)]
     return torch.tensor([2.0**x for x in exponents], dtype=torch.float32)
+
+
+def _t5_buckets(buckets: int, max_distance: int, causal: bool) -> list[int]:
+    """The bucket of every distance i - j: from 0, or from -max_distance where later keys are seen, to max_distance."""
+    count = buckets if causal else buckets // 2
+    exact = count // 2
+
+    def bucket(n: int) -> int:
+        if n < exact:
+            return n
+        return min(exact + int((count - exact) * (math.log(n / exact) / math.log(max_distance / exact))), count - 1)
+
+    later = [] if causal else [count + bucket(n) for n in range(max_distance, 0, -1)]
+    return later + [bucket(n) for n in range(max_distance + 1)]
+
+
+def t5_bias(table: Tensor, *, max_distance: int = 128, causal: bool = True) -> DistanceBias:
+    """The position bias of T5 (Raffel et al. 2020) for `fovea.attention`: distances share the rows of `table` in buckets.
+
+    `table` [buckets, h], as T5's embedding has it; gradients reach it. Half of the buckets stand for one distance each, the
+    others for ranges that grow up to `max_distance`. With causal=False half of them are for later keys. T5 has scale=1.0.
+    """
+    buckets = table.shape[0] if table.dim() == 2 else 0
+    one_side = buckets if causal else buckets // 2
+    if one_side < 2 or one_side % 2 or (not causal and buckets % 2):
+        raise ValueError("[fovea.t5_bias] expected a table [buckets, h] with an even number of buckets, a multiple of 4 with "
+                         f"causal=False; got {tuple(table.shape)}")
+    if max_distance <= one_side // 2:
+        raise ValueError(f"[fovea.t5_bias] expected a max_distance above the {one_side // 2} buckets of one distance; got "
+                         f"{max_distance}")
+    rows = torch.tensor(_t5_buckets(buckets, max_distance, causal), device=table.device)
+    return DistanceBias(table.index_select(0, rows).T, 0 if causal else -max_distance)

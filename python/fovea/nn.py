@@ -17,14 +17,18 @@ from .focus import focus_groups, sinkhorn_potentials
 
 
 class Attention(nn.Module):
-    """Causal self-attention: x [b, t, width] to [b, t, width]. `settings` are those of `fovea.attention`."""
+    """Causal self-attention: x [b, t, width] to [b, t, width]. `settings` are those of `fovea.attention`.
 
-    def __init__(self, width: int, heads: int, *, kv_heads: Optional[int] = None, linear_bias: bool = False, **settings):
+    dropout: of attention weights, in training mode alone.
+    """
+
+    def __init__(self, width: int, heads: int, *, kv_heads: Optional[int] = None, linear_bias: bool = False,
+                 dropout: float = 0.0, **settings):
         super().__init__()
         if width % heads or heads % (kv_heads or heads):
             raise ValueError(f"[fovea.nn.Attention] expected heads that divide the width, and kv_heads that divide the "
                              f"heads; got width {width}, heads {heads}, kv_heads {kv_heads}")
-        self.heads, self.kv_heads, self.settings = heads, kv_heads or heads, settings
+        self.heads, self.kv_heads, self.dropout, self.settings = heads, kv_heads or heads, dropout, settings
         head_dim = width // heads
         self.q_proj = nn.Linear(width, width, linear_bias)
         self.k_proj = nn.Linear(width, self.kv_heads * head_dim, linear_bias)
@@ -40,6 +44,11 @@ class Attention(nn.Module):
         q = self.q_proj(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         k, v = (f(x).unflatten(-1, (self.kv_heads, -1)).transpose(1, 2) for f in (self.k_proj, self.v_proj))
         settings = self.mechanism(x) | settings
+        if self.training and self.dropout:
+            if cache is not None:
+                raise ValueError("[fovea.nn.Attention] expected no dropout with a cache: call eval() before; got "
+                                 f"dropout {self.dropout} in training mode")
+            settings = {"dropout": self.dropout} | settings
         if cache is None:
             out = attention(q, k, v, **settings)
         elif not settings.pop("causal", True):

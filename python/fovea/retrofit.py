@@ -125,8 +125,8 @@ def load(model: nn.Module, folder: Union[str, os.PathLike], *, focus: str = "con
     """Puts the adapter of `folder` on a transformers model, in place, and returns the model.
 
     `folder` is one of `fovea retrofit` or `fovea adapter export` (LoRA, learned and constant temperatures, Multi-Token,
-    head mixes, Focus, norms and gates of heads, KV shifting, SparQ), or a LoRA of PEFT. The model may be one of
-    `model_type: fovea`, differential ones included. A model with mechanisms computes attention by `fovea.attention`.
+    head mixes, Focus, norms and gates of heads, KV shifting, SparQ, dropout), or a LoRA of PEFT. The model may be
+    one of `model_type: fovea`, differential ones included. A model with mechanisms computes attention by `fovea.attention`.
     focus: "configured" (the gate of the folder), "hard" (only groups that meet) or "off".
 
     The base is frozen; parameters of the adapter train, by names as in the folder. Potentials of Focus stay as they are.

@@ -111,8 +111,6 @@ def attention_forward(
     **kwargs,
 ) -> tuple[Tensor, None]:
     """query [b, h, t, d], key and value [b, g, s, d]; `attention_mask`: attention_places(). Returns [b, t, h, d], None."""
-    if dropout:
-        _refuse(f"expected no dropout of attention weights; got {dropout}")
     if position_bias is not None:
         _refuse("expected no position_bias; got one")
     settings = {}
@@ -128,7 +126,7 @@ def attention_forward(
             "key_positions": positions[:, queries:],
         }
     settings |= {"causal": getattr(module, "is_causal", True) if is_causal is None else is_causal, "scale": scaling,
-                 "softcap": softcap or 0.0, "window": sliding_window or 0, "sink_logit": s_aux}
+                 "softcap": softcap or 0.0, "window": sliding_window or 0, "sink_logit": s_aux, "dropout": dropout}
     if (mechanisms := getattr(module, "fovea", None)) is not None:
         scale = query.shape[3] ** -0.5 if scaling is None else scaling
         settings |= mechanisms.settings(module, query, key.shape[2], scale, settings)

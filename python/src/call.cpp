@@ -18,8 +18,9 @@ void check_slot(const Call& call, int n) {
   const Tensor& x = *call.slots[n];
   const std::string sizes = slot.sizes;
   const bool is_place = n >= kQueryPositions && n <= kKeyDocuments;
-  expect((is_near(x, call.q) || (is_place && x.is_cpu())) && x.is_contiguous() &&
-             x.dim() == std::ssize(sizes) &&
+  const bool lies_well =
+      n == kDropoutSeed ? x.is_cpu() : is_near(x, call.q) || (is_place && x.is_cpu());
+  expect(lies_well && x.is_contiguous() && x.dim() == std::ssize(sizes) &&
              x.scalar_type() == (n < kQueryPositions ? ScalarType::Float : ScalarType::Long),
          "{} must be contiguous on the device of q with {} axes, {}", slot.name, sizes.size(),
          n < kQueryPositions ? "float32" : "int64");
@@ -44,6 +45,9 @@ void check_slot(const Call& call, int n) {
         break;
       case 's':
         fits(call.k.size(2));
+        break;
+      case '1':
+        fits(1);
         break;
       case 'm':
         break;
@@ -73,11 +77,26 @@ void check_groups(const Call& call) {
   expect(!pairs || (pairs->size(1) == 2 && call.block_size > 0 && call.q.size(2) <= call.k.size(2)),
          "block_pairs must be [n, 2] of blocks of at least one position, and the queries the last "
          "keys");
-  expect(!pairs || (!call.joins_pairs() && !call.has_bias() && !query && !call[kMembers] &&
-                    call.causal && call.window == 0),
-         "block_pairs go with no bias, convolution, mix, group or window, and a causal mask");
-  expect(!call.stats || !(call.joins_pairs() || (call[kMembers] && call.has_bias())),
+  expect(
+      !pairs || (!call.joins_pairs() && !call.has_bias() && !query && !call[kMembers] &&
+                 mask_rule(call) == MaskRule{.sinks = call.sinks} && call.dropout == 0.0),
+      "block_pairs go with no bias, convolution, mix, group or dropout, and a causal mask alone");
+  expect(!call.stats ||
+             !(call.joins_pairs() || (call[kMembers] && (call.has_bias() || call.dropout > 0.0))),
          "statistics of joined pairs have no kernel");
+}
+
+void check_mask_and_dropout(const Call& call) {
+  expect(
+      call.mask_stride >= 0 && call.mask_block >= 0 && call.mask_summary >= 0 &&
+          call.mask_summary <= call.mask_block &&
+          (call.mask_block == 0 || (call.mask_stride == 0 && call.window == 0)),
+      "a mask is strided, or fixed with a summary within its block and no window; got stride {}, "
+      "block {}, summary {} and window {}",
+      call.mask_stride, call.mask_block, call.mask_summary, call.window);
+  expect(call.dropout >= 0.0 && call.dropout < 1.0 &&
+             (call.dropout > 0.0) == call[kDropoutSeed].has_value() && call.dropout_layer >= 0,
+         "dropout is in [0, 1) with a seed and a layer of at least 0; got {}", call.dropout);
 }
 
 }  // namespace
@@ -104,6 +123,7 @@ void check(const Call& call) {
   check_mix(call, kMixBefore);
   check_mix(call, kMixAfter);
   check_groups(call);
+  check_mask_and_dropout(call);
 }
 
 }  // namespace fovea::python

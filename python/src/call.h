@@ -15,8 +15,8 @@
 
 namespace fovea::python {
 
-// The operands of a call that may be absent: float32 and contiguous, on the device of q; places are
-// int64, there or on the CPU.
+// The operands of a call that may be absent: float32 and contiguous, on the device of q. From
+// places on they are int64; places may lie on the CPU, the seed always does.
 enum Slot {
   kTau,
   kBias,
@@ -35,11 +35,12 @@ enum Slot {
   kKeyDocuments,
   kMembers,  ///< hard Focus: bits of the groups of a key; the queries are the last keys
   kBlockPairs,
+  kDropoutSeed,
   kSlots
 };
-// The sizes of an operand: a letter an axis, B batch, b batch or 1, h heads, t queries, s keys, n
-// one or more, m any. Kernels write its gradient for every row of the batch; those of tau and, but
-// for joined pairs, of the gate for every head.
+// The sizes of an operand: a letter an axis, B batch, b batch or 1, h heads, t queries, s keys, 1
+// one, n one or more, m any. Kernels write its gradient for every row of the batch; those of tau
+// and, but for joined pairs, of the gate for every head.
 struct SlotRow {
   const char* name;
   const char* sizes;
@@ -59,7 +60,8 @@ inline constexpr SlotRow kTable[kSlots] = {{"tau", "Bt"},
                                            {"query_documents", "bt"},
                                            {"key_documents", "bs"},
                                            {"members", "Bs"},
-                                           {"block_pairs", "mn"}};
+                                           {"block_pairs", "mn"},
+                                           {"dropout_seed", "1"}};
 
 // Settings before the operands of the table, and after them. What has a default need not be given:
 // the conversion of each value costs a twentieth of a short call.
@@ -68,7 +70,8 @@ inline constexpr const char* kSettings =
 inline constexpr const char* kOtherSettings =
     "int bias_first=0, bool eq4=False, bool renormalise=False, int gate=0, float gate_offset=0.0, "
     "bool gate_learned=False, int near=0, int near_sinks=0, int groups=0, int most_groups=0, "
-    "int block_size=0, bool stats=False";
+    "int block_size=0, bool stats=False, int mask_stride=0, int mask_block=0, int mask_summary=0, "
+    "float dropout=0.0, int dropout_layer=0";
 
 struct Call {
   Tensor q, k, v;
@@ -85,6 +88,10 @@ struct Call {
   int64_t most_groups = 0;  ///< of a token; 0: all of them
   int64_t block_size = 0;
   bool stats = false;
+  int64_t mask_stride = 0;                   ///< of a strided mask (mask_rule.h); 0: it is none
+  int64_t mask_block = 0, mask_summary = 0;  ///< of a fixed one
+  double dropout = 0.0;                      ///< of weights, by the counter of kDropoutSeed
+  int64_t dropout_layer = 0;
 
   const std::optional<Tensor>& operator[](Slot slot) const { return slots[slot]; }
   bool has_bias() const { return slots[kBias] || slots[kAlibi]; }
@@ -104,7 +111,16 @@ void expect(bool holds, fmt::format_string<Args...> text, Args&&... args) {
 }
 
 inline MaskRule mask_rule(const Call& call) {
-  return {.causal = call.causal, .window = call.window, .sinks = call.sinks};
+  using Sparsity = MaskRule::Sparsity;
+  return {.causal = call.causal,
+          .window = call.window,
+          .sinks = call.sinks,
+          .sparsity = call.mask_stride > 0  ? Sparsity::strided
+                      : call.mask_block > 0 ? Sparsity::fixed
+                                            : Sparsity::full,
+          .stride = call.mask_stride,
+          .block = call.mask_block,
+          .summary = call.mask_summary};
 }
 
 /// ShapeError where operands do not fit; `x` is q, k, v or a gradient of their kind.

@@ -61,6 +61,11 @@ class Values {
     call.most_groups = take<int64_t>();
     call.block_size = take<int64_t>();
     call.stats = take<bool>();
+    call.mask_stride = take<int64_t>();
+    call.mask_block = take<int64_t>();
+    call.mask_summary = take<int64_t>();
+    call.dropout = take<double>();
+    call.dropout_layer = take<int64_t>();
     return call;
   }
 

@@ -68,7 +68,7 @@ bool are_last_keys(const RowPlaces& row) {
 std::vector<GroupedPlan> grouped_plans(const Call& call) {
   std::vector<GroupedPlan> all;
   const bool blocks = call[kBlockPairs].has_value(), hard = call[kMembers].has_value();
-  if (!blocks && (!hard || call.joins_pairs() || call.has_bias())) return all;
+  if (!blocks && (!hard || call.joins_pairs() || call.has_bias() || call.dropout > 0.0)) return all;
   const TileSizes tiles = kernels::cpu().tile_sizes();
   const int64_t queries = call.q.size(2), keys = call.k.size(2);
   const GroupedRule rule{.mask = mask_rule(call),
@@ -127,8 +127,8 @@ std::vector<RowVisits> few_rows(const Call& call) {
   const int64_t batch = call.q.size(0), queries = call.q.size(2), keys = call.k.size(2);
   const kernels::AttentionSizes sizes{
       .heads = call.q.size(1), .kv_heads = call.k.size(1), .queries = queries};
-  if (call.stats || call.joins_pairs() || call[kMembers] || batch * queries * keys == 0 ||
-      !kernels::cpu().prefers_decode(sizes))
+  if (call.stats || call.joins_pairs() || call[kMembers] || call.dropout > 0.0 ||
+      batch * queries * keys == 0 || !kernels::cpu().prefers_decode(sizes))
     return {};
   const bool placed = call.has_places();
   std::vector<RowVisits> all;
@@ -153,8 +153,9 @@ std::vector<RowVisits> few_rows(const Call& call) {
 
 // All that visits depend on, as numbers.
 std::vector<int64_t> description(const Call& call) {
-  std::vector<int64_t> all{call.causal,    call.window,    call.sinks,       call.q.size(2),
-                           call.k.size(2), call.q.size(0), call.has_places()};
+  std::vector<int64_t> all{call.causal,     call.window,       call.sinks,     call.mask_stride,
+                           call.mask_block, call.mask_summary, call.q.size(2), call.k.size(2),
+                           call.q.size(0),  call.has_places()};
   for (int n = kQueryPositions; n <= kKeyDocuments; ++n) {
     const std::optional<Tensor>& x = call.slots[n];
     all.push_back(x ? x->size(0) : 0);

@@ -14,6 +14,12 @@ const float* floats(const std::optional<Tensor>& x) {
   return data != nullptr ? data : &kAsked;
 }
 
+// A question has no numbers.
+uint64_t seed_of(const std::optional<Tensor>& x) {
+  const void* const data = x ? x->const_data_ptr() : nullptr;
+  return data != nullptr ? *static_cast<const uint64_t*>(data) : 0;
+}
+
 kernels::PairGate pair_gate(const Call& call) {
   using Form = kernels::PairGate::Form;
   kernels::PairGate gate;
@@ -58,6 +64,9 @@ kernels::ScoreParameters score_parameters(const Call& call) {
           .bias_first = call.bias_first,
           .bias_count = call[kBias] ? call[kBias]->size(1) : 0,
           .sink_logit = floats(call[kSinkLogit]),
+          .dropout = static_cast<float>(call.dropout),
+          .dropout_seed = seed_of(call[kDropoutSeed]),
+          .dropout_layer = static_cast<uint32_t>(call.dropout_layer),
           .gate = pair_gate(call)};
 }
 

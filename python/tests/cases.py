@@ -3,37 +3,9 @@
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
 """
-import math
-
 import torch
 
 import fovea
-
-
-def bucket(distance, buckets, most):
-    """T5's, of distances of at least 0."""
-    half = buckets // 2
-    far = half + int(half * math.log(max(distance, 1) / half) / math.log(most / half)) if distance >= half else distance
-    return min(far, buckets - 1)
-
-
-def t5(spec, table, causal):
-    buckets, most = spec.get("buckets", 32), spec.get("max_distance", 128)
-    if causal:
-        rows = [bucket(n, buckets, most) for n in range(most + 1)]
-        return fovea.DistanceBias(table[rows].T, 0)
-    half = buckets // 2
-    rows = [bucket(abs(n), half, most) + (half if n < 0 else 0) for n in range(-most, most + 1)]
-    return fovea.DistanceBias(table[rows].T, -most)
-
-
-def why_not(spec, metadata):
-    """What the package does not have, or None."""
-    if spec.get("dropout") and "dropout_seed" in metadata:
-        return "dropout of weights is not in the package"
-    if spec.get("mask", {}).get("sparsity", "full") != "full":
-        return "strided and fixed masks are not in the package"
-    return None
 
 
 def _pattern(spec, x):
@@ -66,12 +38,22 @@ def _focus(spec, x):
     return fovea.Focus(x.get("groups"), x.get("members"), strength=strength, **given)
 
 
-def settings_of(spec, x):
+def _sparsity(mask):
+    kind = mask.get("sparsity", "full")
+    if kind == "full":
+        return None
+    return fovea.Strided(mask["stride"]) if kind == "strided" else fovea.Fixed(mask["block"], mask["summary"])
+
+
+def settings_of(spec, x, metadata):
     """Settings of fovea.attention; x: the tensors of the case."""
     mask, tokens, output = spec.get("mask", {}), spec.get("multi_token", {}), spec.get("head_output", {})
     causal, scale = mask.get("causal", True), spec.get("scale", 0.0) or spec["head_dim"] ** -0.5
     settings = {"causal": causal, "scale": scale, "window": mask.get("window", 0), "sinks": mask.get("sinks", 0),
                 "softcap": spec.get("soft_cap", 0.0), "sink_logit": x.get("sink_logit"), **_pattern(spec, x)}
+    settings["sparsity"] = _sparsity(mask)
+    if "dropout_seed" in metadata:
+        settings["dropout"] = fovea.Dropout(spec["dropout"], int(metadata["dropout_seed"]), int(metadata.get("layer", 0)))
     settings["temperature"] = x["tau"] * scale if "tau" in x else spec.get("temperature", {}).get("value")
     for name in ("query_positions", "key_positions"):
         settings[name] = x.get(name)
@@ -79,7 +61,8 @@ def settings_of(spec, x):
         settings["documents"] = fovea.Documents(*(x[n].reshape(-1, x[n].shape[-1]) for n in ("query_documents", "key_documents")))
     kind = spec.get("bias", {}).get("kind", "none")
     if kind != "none":
-        settings["bias"] = fovea.Alibi() if kind == "alibi" else t5(spec["bias"], x["bias_table"], causal)
+        settings["bias"] = fovea.Alibi() if kind == "alibi" else fovea.t5_bias(
+            x["bias_table"], max_distance=spec["bias"].get("max_distance", 128), causal=causal)
     if "kernel_before" in x or "kernel_after" in x:
         settings["multi_token"] = fovea.MultiToken(x.get("kernel_before"), x.get("kernel_after"),
                                                    tokens.get("equation", "eq5"), tokens.get("renormalise", False))
@@ -98,11 +81,11 @@ def settings_of(spec, x):
     return settings
 
 
-def compute(spec, tensors, dtype, path):
+def compute(spec, tensors, dtype, path, metadata):
     """out, lse and grad_<name> of every floating input."""
     x = {n: y.to(dtype) if y.is_floating_point() else y for n, y in tensors.items() if not n.startswith(("expected_", "grad_"))}
     leaves = {n: y.requires_grad_() for n, y in x.items() if y.is_floating_point()}
-    out, lse = fovea.attention(x["q"], x["k"], x["v"], **settings_of(spec, x), return_lse=True, path=path)
+    out, lse = fovea.attention(x["q"], x["k"], x["v"], **settings_of(spec, x, metadata), return_lse=True, path=path)
     loss = (out * tensors["grad_out"].to(dtype)).sum()
     if "grad_lse" in tensors:
         finite = torch.isfinite(lse)

@@ -20,8 +20,8 @@ def mix(x, matrices, equation):
 
 
 def attend(q, k, v, *, scale=None, tau=None, softcap=0.0, causal=True, window=0, sinks=0, bias=None, sink_logit=None,
-           documents=None, before=None, after=None, mix_before=None, mix_after=None, visible=None, gate=None):
-    """`visible` [.., t, s] joins the mask; `gate` maps logits to logits before the bias."""
+           documents=None, before=None, after=None, mix_before=None, mix_after=None, visible=None, gate=None, factors=None):
+    """`visible` [.., t, s] joins the mask; `gate` maps logits to logits before the bias; `factors` are those of dropout."""
     group, (t, s) = q.shape[1] // k.shape[1], (q.shape[2], k.shape[2])
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     i, j = torch.arange(s - t, s)[:, None], torch.arange(s)[None]
@@ -46,4 +46,4 @@ def attend(q, k, v, *, scale=None, tau=None, softcap=0.0, causal=True, window=0,
     p = torch.exp(x - total[..., None])
     p = p if after is None else convolve(p, after, seen) * seen
     p = p if mix_after is None else mix(p, mix_after, "nio,bnits->bnots")
-    return p @ v, total
+    return (p if factors is None else p * factors) @ v, total

@@ -62,6 +62,9 @@ CASES = {
     "longformer": longformer,
     "longformer, no projections": same(longformer=fovea.Longformer(7, globals=3)),
     "blocks": same(blocks=fovea.Blocks(16, PAIRS)),
+    "strided": same(sparsity=fovea.Strided(7), window=4, sinks=1),
+    "fixed": same(sparsity=fovea.Fixed(8, 2)),
+    "t5": same(bias=fovea.t5_bias(numbers(8, H), max_distance=20)),
 }
 
 

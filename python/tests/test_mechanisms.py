@@ -64,6 +64,11 @@ def in_pairs():
     return table[of[FIRST:, None], of[None]]
 
 
+def in_blocks_or_their_ends(block, summary):
+    j = torch.arange(S)
+    return (torch.arange(FIRST, S)[:, None] // block == j // block) | (j % block >= block - summary)
+
+
 def longformer_seen(window, dilation, positions):
     i, j, n = torch.arange(FIRST, S)[:, None], torch.arange(S)[None], distances()
     is_global = torch.tensor([p in positions for p in range(S)])
@@ -101,6 +106,19 @@ CASES = {
         [SHARES, TAPS], lambda g, x: {"focus": focus("log", g), "multi_token": fovea.MultiToken(x)},
         lambda g, x: gated(lambda s, a: s + torch.log(a + 1e-6))(g) | {"before": x}),
     "blocks": ([], lambda: {"blocks": fovea.Blocks(16, PAIRS)}, lambda: {"visible": in_pairs()}),
+    "strided": ([], lambda: {"sparsity": fovea.Strided(11), "window": 5},
+                lambda: {"visible": (distances() < 5) | (distances() % 11 == 0)}),
+    "strided alone, with sinks": ([], lambda: {"sparsity": fovea.Strided(11), "sinks": 2},
+                                  lambda: {"visible": (distances() % 11 == 0) | (torch.arange(S) < 2)}),
+    "strided both ways": ([], lambda: {"sparsity": fovea.Strided(11), "window": 5, "causal": False},
+                          lambda: {"visible": (distances().abs() < 5) | (distances() % 11 == 0), "causal": False}),
+    "fixed": ([numbers(H)], lambda x: {"sparsity": fovea.Fixed(16, 3), "sink_logit": x},
+              lambda x: {"visible": in_blocks_or_their_ends(16, 3), "sink_logit": x}),
+    "fixed with alibi": ([], lambda: {"sparsity": fovea.Fixed(10, 1), "bias": fovea.Alibi()},
+                         lambda: {"visible": in_blocks_or_their_ends(10, 1), "bias": lambda n: -torch.tensor(
+                             [2.0 ** (-2 * (h + 1)) for h in range(H)]).double()[None, :, None, None] * n}),
+    "strided with multi-token": ([TAPS], lambda x: {"sparsity": fovea.Strided(11), "window": 5, "multi_token": fovea.MultiToken(x)},
+                                 lambda x: {"visible": (distances() < 5) | (distances() % 11 == 0), "before": x}),
     "longformer": ([numbers(H)],
                    lambda x: {"longformer": fovea.Longformer(7, globals=3), "sink_logit": x},
                    lambda x: {"visible": longformer_seen(7, [1] * H, [0, 1, 2]), "sink_logit": x}),
@@ -214,6 +232,8 @@ def small(name):
         "eq4, renormalised": ([taps, taps.abs() + 0.1],
                               lambda x, y: {"multi_token": fovea.MultiToken(x, y, "eq4", True)}),
         "head mix": ([mixes, mixes + 1.0], lambda x, y: {"head_mix": fovea.HeadMix(x, y)}),
+        "strided": ([], lambda: {"sparsity": fovea.Strided(3), "window": 2}),
+        "fixed": ([], lambda: {"sparsity": fovea.Fixed(3, 1)}),
         "blocks": ([], lambda: {"blocks": fovea.Blocks(2, [(1, 0), (1, 1), (2, 1), (3, 3)])}),
         "longformer": ([], lambda: {"longformer": fovea.Longformer(2, (1, 2), 1, (4,))}),
         "differential": ([lambdas], lambda x: {"differential": fovea.Differential(x, 1)}),
@@ -222,7 +242,7 @@ def small(name):
 
 @pytest.mark.parametrize("name", ["plain", "focus log", "focus identity", "focus mul", "focus logsig", "focus hard",
                                   "temperature", "bias and sink", "multi-token", "eq4, renormalised", "head mix", "blocks",
-                                  "longformer", "differential"])
+                                  "strided", "fixed", "longformer", "differential"])
 def test_gradcheck_passes_in_float64(name):
     learned, settings = small(name)
     given = [numbers(1, 2, 5, 4), numbers(1, 2, 7, 4, seed=1), numbers(1, 1 if name == "differential" else 2, 7, 3)]
@@ -236,7 +256,7 @@ def test_the_reference_has_second_derivatives():
 
 
 @pytest.mark.parametrize("name", ["focus log", "focus logsig of a learned strength", "focus hard", "focus log with multi-token",
-                                  "focus hard with multi-token", "blocks"])
+                                  "focus hard with multi-token", "blocks", "strided", "fixed"])
 def test_opcheck_passes(name):
     learned, ours, _ = CASES[name]
     opcheck(rows(), **ours(*learned), path="fused")
@@ -277,6 +297,12 @@ def test_a_call_beyond_the_kernels_takes_the_reference_unless_kernels_are_asked_
         fovea.attention(q, k, v, focus=fovea.Focus(SHARES, None, "hard"))
     with pytest.raises(ValueError, match="lambdas"):
         fovea.attention(q, k, v[:, ::2], differential=fovea.Differential(torch.ones(3, D)))
+    for settings, text in (({"sparsity": fovea.Strided(0)}, "stride"), ({"sparsity": fovea.Fixed(4, 5)}, "summary"),
+                           ({"sparsity": fovea.Fixed(4), "window": 3}, "window"), ({"sparsity": 3}, "fovea.Strided"),
+                           ({"sparsity": fovea.Strided(3), "focus": focus("hard")}, "without focus"),
+                           ({"sparsity": fovea.Strided(3), "sparq": fovea.Sparq(4)}, "sparq without sparsity")):
+        with pytest.raises(ValueError, match=text):
+            fovea.attention(q, k, v, **settings)
     with pytest.raises(ValueError, match="dilation"):
         fovea.attention(q, k, v, longformer=fovea.Longformer(4, (1, 2)))
 

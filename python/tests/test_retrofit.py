@@ -197,6 +197,14 @@ def test_focus_may_be_hard_or_off(tmp_path):
     assert (hard - base).abs().max() > 1e-4 and (hard - soft).abs().max() > 1e-4
 
 
+def test_an_adapter_of_a_run_with_dropout_drops_weights_in_training_alone(tmp_path):
+    attention = ATTENTIONS["all but focus"]
+    folders = [write_adapter(tmp_path / name, small().config, attention | {"dropout": rate}) for name, rate in (("a", 0.0), ("b", 0.4))]
+    plain, dropped = (fovea.retrofit.load(small(), folder) for folder in folders)
+    assert torch.equal(plain.eval()(TOKENS).logits, dropped.eval()(TOKENS).logits)
+    assert (plain.train()(TOKENS).logits - dropped.train()(TOKENS).logits).abs().max() > 1e-3
+
+
 def test_adapters_that_do_not_fit_are_refused_by_name(tmp_path):
     folder = write_adapter(tmp_path / "adapter", small(3).config, ATTENTIONS["lora"])
     with pytest.raises(ValueError, match="model.layers.2.self_attn.q_proj"):

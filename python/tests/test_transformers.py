@@ -105,15 +105,35 @@ def test_an_epoch_of_trainer_has_the_losses_of_sdpa(tmp_path, settings):
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_mask_of_pairs_and_dropout_are_refused():
+def test_a_mask_of_pairs_is_refused():
     model = model_of("llama", "fovea")
     with pytest.raises(NotImplementedError, match="mask of pairs"):
         model(TOKENS, attention_mask=torch.ones(2, 1, 23, 23, dtype=torch.bool))
+
+
+def test_weights_are_dropped_in_training_alone(monkeypatch):
     config = copy.deepcopy(FAMILIES["llama"]())
-    config.attention_dropout = 0.1
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fovea").train()
-    with pytest.raises(NotImplementedError, match="dropout"):
-        model(TOKENS)
+    config.attention_dropout = 0.4
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fovea").eval()
+    plain = model_of("llama", "fovea")
+    torch.testing.assert_close(model(TOKENS).logits, plain(TOKENS).logits, rtol=0, atol=0)
+
+    def losses(seed):
+        torch.manual_seed(seed)
+        loss = model(TOKENS, labels=TOKENS).loss
+        loss.backward()
+        grad = model.model.layers[0].self_attn.q_proj.weight.grad.clone()
+        model.zero_grad()
+        return loss.detach(), grad
+
+    model.train()
+    by_kernels = losses(5)
+    assert not torch.equal(by_kernels[0], losses(6)[0])
+    compute = fovea.transformers.attention
+    monkeypatch.setattr(fovea.transformers, "attention", lambda *x, **settings: compute(*x, **settings, path="reference"))
+    for x, y in zip(by_kernels, losses(5)):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-5)
 
 
 # A folder that transformers loads (scripts/python-tests.sh exports it from the GGUF file of `make model`).
