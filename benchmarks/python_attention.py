@@ -2,9 +2,9 @@
 """The Python package against PyTorch, in turn in one process, on one thread: call overhead, attention, Multi-Token, a model.
 
     PYTHONPATH=build/python-package <python of `make python-peers`> benchmarks/python_attention.py [--output FILE]
-        [--only overhead,attention,multi_token,decode,model] [--pairs 7] [--length 2048]
+        [--only overhead,attention,multi_token,decode,model] [--pairs 7] [--length 2048] [--dtype float32]
 
-attention: forward and backward of one layer of SmolLM2-135M's shape, float32. multi_token: forward and backward beside the
+attention: forward and backward of one layer of SmolLM2-135M's shape. --dtype is that of attention and model. multi_token: forward and backward beside the
 plain composition of python/tests/eager.py, whose maps are quadratic. decode: 64 tokens one by one over --length earlier
 ones, of the same layer; SDPA reads a buffer that is filled likewise. model: forward and backward of SmolLM2-135M's
 architecture with random weights, loss included. Times are CPU time of the process: other work on the machine does not count.
@@ -47,8 +47,8 @@ def compare(name: str, ours, other, pairs: int, warm: bool = False) -> dict:
             "other_ms": quartiles([b * 1e3 for _, b in taken]), "ratio": ratio}
 
 
-def rows(length: int, heads=HEADS, kv_heads=KV_HEADS):
-    return [torch.randn(1, h, length, WIDTH, requires_grad=True) for h in (heads, kv_heads, kv_heads)]
+def rows(length: int, dtype=torch.float32):
+    return [torch.randn(1, h, length, WIDTH, dtype=dtype, requires_grad=True) for h in (HEADS, KV_HEADS, KV_HEADS)]
 
 
 def sdpa(q, k, v):
@@ -68,9 +68,9 @@ def overhead(options) -> dict:
 
 
 def attention(options) -> dict:
-    q, k, v = rows(options.length)
+    q, k, v = rows(options.length, getattr(torch, options.dtype))
     run = [lambda f=f: torch.autograd.grad(f(q, k, v).sum(), (q, k, v)) for f in (fovea.attention, sdpa)]
-    return compare(f"layer, forward + backward vs SDPA, float32 T={options.length}", *run, options.pairs)
+    return compare(f"layer, forward + backward vs SDPA, {options.dtype} T={options.length}", *run, options.pairs)
 
 
 def multi_token(options) -> dict:
@@ -116,7 +116,7 @@ def model(options) -> dict:
         num_key_value_heads=KV_HEADS, max_position_embeddings=8192, tie_word_embeddings=True)
     torch.manual_seed(0)
     tokens = torch.randint(0, 49152, (1, options.length))
-    net = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fovea")
+    net = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="fovea", dtype=options.dtype)
 
     def step(implementation, count=options.length):
         net.set_attn_implementation(implementation)
@@ -124,7 +124,7 @@ def model(options) -> dict:
         net.zero_grad()
 
     step("fovea", 64), step("sdpa", 64)  # a step of the whole length takes half a minute
-    return compare(f"SmolLM2-135M, forward + backward vs SDPA, float32 T={options.length}", lambda: step("fovea"),
+    return compare(f"SmolLM2-135M, forward + backward vs SDPA, {options.dtype} T={options.length}", lambda: step("fovea"),
                    lambda: step("sdpa"), min(options.pairs, 3), warm=True)
 
 
@@ -135,6 +135,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(cases))
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--length", type=int, default=2048)
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results = [cases[name](options) for name in options.only.split(",")]
@@ -147,7 +148,7 @@ def main() -> None:
         content = json.loads(options.output.read_text())
     names = {x["name"] for x in results}
     content["results"] = [x for x in content["results"] if x["name"] not in names] + results
-    content["commands"][f"--only {options.only} --pairs {options.pairs} --length {options.length}"] = commit()
+    content["commands"][f"--only {options.only} --pairs {options.pairs} --length {options.length} --dtype {options.dtype}"] = commit()
     options.output.write_text(json.dumps(content, indent=2) + "\n")
 
 
