@@ -19,12 +19,8 @@
 #include "fovea/attention/backend.h"
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
-#include "fovea/kernels/common/isa.h"
+#include "fovea/kernels/common/pair_products.h"
 #include "fovea/nn/matrix.h"
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace fovea {
 namespace {
@@ -48,15 +44,6 @@ const std::optional<c10::TypedOperatorHandle<Product>>& onednn() {
   return handle;
 }
 
-bool made_by_intel() {
-#if defined(__x86_64__)
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_INTEL_ebx;
-#else
-  return false;
-#endif
-}
-
 LinearLibrary choose() {
   const char* forced = std::getenv("FOVEA_LINEAR");
   if (forced == nullptr || *forced == '\0') {
@@ -73,6 +60,12 @@ LinearLibrary choose() {
   fail<ConfigError>("FOVEA_LINEAR", "expected one of {}; got '{}'{}",
                     fmt::join(kLibraryNames, ", "), forced, did_you_mean(forced, names));
 }
+
+int64_t rows_of(const at::Tensor& x_ri) { return x_ri.numel() / x_ri.size(-1); }
+
+// Where there are instructions for bfloat16, few rows are faster by them: the casts of the weights
+// cost more than the product.
+constexpr int64_t kFewestWidened = 64;
 
 bool is_widened(const at::Tensor& x, Bfloat16Product how) {
   return how == Bfloat16Product::widened && x.is_cpu() && x.scalar_type() == at::kBFloat16;
@@ -120,8 +113,10 @@ at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, Linear
 }
 
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
-  return is_widened(x_ri, bfloat16_product()) ? widened_product(x_ri, w_oi)
-                                              : linear_product(x_ri, w_oi, linear_library());
+  const bool few = found_isa() >= Isa::avx512_bf16 && rows_of(x_ri) < kFewestWidened;
+  return is_widened(x_ri, bfloat16_product()) && !few
+             ? widened_product(x_ri, w_oi)
+             : linear_product(x_ri, w_oi, linear_library());
 }
 
 at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
@@ -152,8 +147,6 @@ at::Tensor weight_gradient(const at::Tensor& dy, const at::Tensor& x, Bfloat16Pr
 constexpr int64_t kFewRows = 4;
 // The same for packed weights, which that product needs unpacked first (fovea/nn/matrix.h).
 constexpr int64_t kFewPackedRows = 64;
-
-int64_t rows_of(const at::Tensor& x_ri) { return x_ri.numel() / x_ri.size(-1); }
 
 // Rows below which our products are faster.
 int64_t most_rows(const std::vector<at::Tensor>& weights, kernels::Activations activations) {

@@ -11,6 +11,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/base/nearest_name.h"
+#include "fovea/kernels/common/pair_products.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -110,6 +111,9 @@ Isa chosen_isa() {
   return isa;
 }
 
-bool has_fast_bfloat16() { return found_isa() >= Isa::avx512_bf16; }
+bool has_fast_bfloat16() {
+  const Isa isa = found_isa();
+  return isa == Isa::amx || (isa == Isa::avx512_bf16 && !made_by_intel());
+}
 
 }  // namespace fovea

@@ -27,7 +27,7 @@ Isa chosen_isa();
 /// The levels that this build has kernels for, ascending.
 std::span<const Isa> built_isas();
 
-/// True where bfloat16 matrix products have instructions of their own (AVX512_BF16 or AMX).
+/// True where bfloat16 products beat those of float32: AMX, AVX512_BF16 of others than Intel.
 bool has_fast_bfloat16();
 
 }  // namespace fovea
