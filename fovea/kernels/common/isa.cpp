@@ -111,6 +111,15 @@ Isa chosen_isa() {
   return isa;
 }
 
+bool made_by_intel() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(0, &a, &b, &c, &d) != 0 && b == signature_INTEL_ebx;
+#else
+  return false;
+#endif
+}
+
 bool has_fast_bfloat16() {
   const Isa isa = found_isa();
   return isa == Isa::amx || (isa == Isa::avx512_bf16 && !made_by_intel());
