@@ -156,6 +156,7 @@ bool Scheduler::read_together() {
 
 bool Scheduler::read_together(TextModel& model) {
   std::vector<int64_t> lengths;
+  lengths.reserve(jobs_.size());
   for (const auto& job : jobs_) {
     const bool begins = job->model == &model && job->reading() && job->part == nullptr &&
                         job->length == 0 && !job->request.prompt_logprobs;
@@ -169,12 +170,12 @@ bool Scheduler::read_together(TextModel& model) {
   at::Tensor logits_nv;
   try {
     std::vector<std::span<const int32_t>> prompts;
-    std::vector<DecodeState*> all;
     for (EngineJob* job : group) {
       prompts.emplace_back(job->prompt);
       states.push_back(begin_state(*job, job->prompt_size()));
     }
-    for (DecodeState& state : states) all.push_back(&state);
+    std::vector<DecodeState*> all(states.size());
+    std::ranges::transform(states, all.begin(), [](DecodeState& state) { return &state; });
     logits_nv = model.transformer().read_together(prompts, all);
   } catch (...) {
     const RequestEnd how = failure();
@@ -264,18 +265,16 @@ void Scheduler::end_part(EngineJob& job) {
 
 void Scheduler::take_part(EngineJob& job, DecodeState state, int64_t count,
                           const at::Tensor& logits) {
-  const bool whole = count == options_.chunk;
   job.length += count;
-  if (whole) {
-    job.read = std::make_shared<const DecodeState>(std::move(state));
-    keep_prefix(job);
+  if (count < options_.chunk) {  // the last one
+    job.read = nullptr;
+    return begin_texts(job, std::move(state), logits);
   }
+  job.read = std::make_shared<const DecodeState>(std::move(state));
+  keep_prefix(job);
   if (job.length < job.prompt_size()) return;
   const std::shared_ptr<const DecodeState> read = std::exchange(job.read, nullptr);
-  begin_texts(job,
-              whole ? with_room(*read, job.length + job.model->growth(job.most_tokens()))
-                    : std::move(state),
-              logits);
+  begin_texts(job, with_room(*read, job.length + job.model->growth(job.most_tokens())), logits);
 }
 
 // Logits [v] after the last token of the part; those of the prompt's tokens are told where they
