@@ -113,10 +113,13 @@ at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, Linear
 }
 
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
+  return is_widened(x_ri, bfloat16_product()) ? widened_product(x_ri, w_oi)
+                                              : linear_product(x_ri, w_oi, linear_library());
+}
+
+at::Tensor reading_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {
   const bool few = found_isa() >= Isa::avx512_bf16 && rows_of(x_ri) < kFewestWidened;
-  return is_widened(x_ri, bfloat16_product()) && !few
-             ? widened_product(x_ri, w_oi)
-             : linear_product(x_ri, w_oi, linear_library());
+  return few ? linear_product(x_ri, w_oi, linear_library()) : linear_product(x_ri, w_oi);
 }
 
 at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi) {

@@ -36,6 +36,9 @@ Bfloat16Product bfloat16_product();
 /// out]. `library` matters for float32 on the CPU only; small products always take torch's.
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi, LinearLibrary library);
 at::Tensor linear_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
+/// The same where nothing learns: fewer rows than 64 take the CPU's instructions for bfloat16. In
+/// training the form does not depend on rows, which are fewer in several processes.
+at::Tensor reading_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
 /// The same in bfloat16 on the CPU by float32.
 at::Tensor widened_product(const at::Tensor& x_ri, const at::Tensor& w_oi);
 

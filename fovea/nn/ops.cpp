@@ -413,6 +413,8 @@ at::Tensor stacked_linear(const at::Tensor& x_rc, const std::vector<at::Tensor>&
     return few_rows_product(x_rc, weights, x_rc.scalar_type(), activations);
   const OperatorScope scope(OperatorKind::product);
   if (std::ranges::any_of(weights, is_packed)) return packed_product(x_rc, weights, activations);
+  if (!at::GradMode::is_enabled())
+    return reading_product(x_rc, stacked(weights).to(x_rc.scalar_type()));
   return MasterLinear::apply(x_rc, stacked(weights));
 }
 
