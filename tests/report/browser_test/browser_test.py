@@ -89,8 +89,8 @@ def visit(browser: Browser, folder: pathlib.Path, name: str, width: int, height:
 
 def check_charts(look: dict, page: str) -> None:
     check(len(look["names"]) == VARIANTS, page, f"{len(look['names'])} names in the legend")
-    # Training loss, validation and the lead over the reference.
-    check(look["curves"] == [3] * VARIANTS, page, f"curves per variant: {look['curves']}")
+    # Training loss, validation, the lead over the reference and ln Z.
+    check(look["curves"] == [4] * VARIANTS, page, f"curves per variant: {look['curves']}")
     check(look["strokes"] == VARIANTS, page, f"{look['strokes']} colours of curves")
 
 
@@ -102,7 +102,7 @@ def check_controls(browser: Browser, folder: pathlib.Path) -> None:
     check(before != after, "theme", "the button does not change the background")
     faded = "document.querySelectorAll('.curve.faded').length"
     browser.evaluate("document.querySelectorAll('[data-toggle]')[1].click()")
-    check(browser.evaluate(faded) == 7, "legend", f"{browser.evaluate(faded)} curves faded, not 3 in all sizes")
+    check(browser.evaluate(faded) == 9, "legend", f"{browser.evaluate(faded)} curves faded, not 4 in all sizes")
     drawn = "document.getElementById('right-map').toDataURL()"
     first = browser.evaluate(drawn)
     browser.evaluate("{const s = document.getElementById('right-variant'); s.value = '3'; "
