@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Two builds of Fovea in turn: whether a change of the code moved the speed of what stood before.
 
-    benchmarks/against.py BEFORE/bin [--after build/bin] [--rows step,decode,together,pointwise,grouped,help]
+    benchmarks/against.py BEFORE/bin [--after build/bin] [--rows step,step-bfloat16,decode,together,pointwise,grouped,help]
                           [--pairs 11] [--attention-pairs 5] [--attention "--lengths 1024"] [--threads N]
                           [--output FILE] [--append]
 
@@ -119,6 +119,8 @@ def main() -> None:
             for model, times in (("recipes/demo.yaml", 4), ("30m", 1)):
                 rows.append(workers(f"training step, {model}, float32",
                                     both("train_step_worker", model, "float32", threads), times * options.pairs))
+        elif name == "step-bfloat16":
+            rows.append(workers("training step, 30m, bfloat16", both("train_step_worker", "30m", "bfloat16", threads), options.pairs))
         elif name == "decode":
             rows.append(workers("16 tokens of the 135M shape, bfloat16", both("decode_worker", threads, "256"), options.pairs))
         elif name == "together":

@@ -13,9 +13,9 @@ from ._layers import LayerMechanisms, check_attention, put_tensor, refuse, shape
 NAME = "fovea"
 # What the blocks of Llama are, by the keys of a recipe.
 _BLOCKS = {"feed_forward": "swiglu", "block": "pre", "norm": "rms", "qk_norm": "none", "positions": "rope",
-           "norm_depth_scale": "none", "embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": 0.0, "vocab_multiple": 1, "rope.layout": "half_split",
-           "rope.rotary_dim": 0, "rope.scaling.kind": "none", "lora.rank": 0, "biases.qkv": False, "biases.output": False,
-           "biases.feed_forward": False}
+           "norm_depth_scale": "none", "embedding_scale": 1.0, "logit_scale": 1.0, "logit_cap": 0.0, "vocab_multiple": 1,
+           "rope.layout": "half_split", "rope.rotary_dim": 0, "rope.scaling.kind": "none", "lora.rank": 0, "biases.qkv": False,
+           "biases.output": False, "biases.feed_forward": False}
 _ATTENTION = {"mask.sparsity": "full", "mask.causal": True, "bias.kind": "none", "sink_logit": False, "full.every": 0,
               "full.layers": []}
 

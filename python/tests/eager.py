@@ -47,3 +47,15 @@ def attend(q, k, v, *, scale=None, tau=None, softcap=0.0, causal=True, window=0,
     p = p if after is None else convolve(p, after, seen) * seen
     p = p if mix_after is None else mix(p, mix_after, "nio,bnits->bnots")
     return (p if factors is None else p * factors) @ v, total
+
+
+def numbers(*shape, scale=1.0, seed=0):
+    """Random leaves, the same for the same shape and seed."""
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return (torch.randn(*shape, generator=generator) * scale).requires_grad_()
+
+
+def rows(b, h, g, t, s, d, dtype=torch.float32):
+    """q, k and v of a call, leaves of `dtype`."""
+    shapes = (h, t), (g, s), (g, s)
+    return [numbers(b, heads, tokens, d, seed=n).detach().to(dtype).requires_grad_() for n, (heads, tokens) in enumerate(shapes)]

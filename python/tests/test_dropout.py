@@ -3,9 +3,10 @@
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
+import eager
 import pytest
 import torch
-from eager import attend
+from eager import attend, numbers
 from operator_calls import opcheck
 
 import fovea
@@ -15,14 +16,8 @@ RATE = 0.3
 DROP = fovea.Dropout(RATE, seed=11, layer=2)
 
 
-def numbers(*shape, scale=1.0, seed=0):
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return (torch.randn(*shape, generator=generator) * scale).requires_grad_()
-
-
 def rows(dtype=torch.float32):
-    shapes = (H, T), (G, S), (G, S)
-    return [numbers(B, heads, tokens, D, seed=n).detach().to(dtype).requires_grad_() for n, (heads, tokens) in enumerate(shapes)]
+    return eager.rows(B, H, G, T, S, D, dtype)
 
 
 def factors(drop=DROP):

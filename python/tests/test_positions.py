@@ -2,9 +2,10 @@
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
+import eager
 import pytest
 import torch
-from eager import attend
+from eager import attend, numbers
 
 import fovea
 
@@ -12,14 +13,8 @@ B, H, G, T, S, D = 2, 4, 2, 70, 83, 16
 DISTANCE = torch.arange(S - T, S)[:, None] - torch.arange(S)[None]
 
 
-def numbers(*shape, scale=1.0, seed=0):
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return (torch.randn(*shape, generator=generator) * scale).requires_grad_()
-
-
 def rows(dtype=torch.float32):
-    shapes = (H, T), (G, S), (G, S)
-    return [numbers(B, heads, tokens, D, seed=n).detach().to(dtype).requires_grad_() for n, (heads, tokens) in enumerate(shapes)]
+    return eager.rows(B, H, G, T, S, D, dtype)
 
 
 @pytest.mark.parametrize("causal", [True, False])
