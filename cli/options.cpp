@@ -124,10 +124,10 @@ void add_change_options(Command& verb, ModelChange& change) {
                   "another attention for the same weights: a key of model.attention, "
                   "mask.window=512 (may be given several times; `fovea train --help` lists them)")
       ->take_all();
-  verb.add_option("--rope", change.rope,
-                  "other rotary positions for the same weights: theta=500000, or a scaling rule, "
-                  "scaling.kind=linear scaling.factor=4 (may be given several times; keys of "
-                  "model.rope)")
+  verb.add_option(
+          "--rope", change.rope,
+          "other rotary positions for the same weights: a key of model.rope, theta=500000, or "
+          "a scaling rule: --rope scaling.kind=linear --rope scaling.factor=4")
       ->take_all();
 }
 
