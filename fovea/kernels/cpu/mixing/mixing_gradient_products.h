@@ -45,16 +45,6 @@ FOVEA_INLINE void each_tile(int64_t columns, const Add& add) {
   if (c < columns) add.template operator()<1>(c);
 }
 
-/// The tile of sums that comes next: sums of all heads and keys lie outside the second-level cache.
-template <int N>
-FOVEA_INLINE void prefetch_sums(const float* sums, int64_t columns) {
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < N; ++v) __builtin_prefetch(sums + r * columns + v * kLanes, 1);
-  }
-}
-
 /// dQ: sums[kRows][columns] += left[kRows x kStepKeys] keys[kStepKeys x columns]. `left`: rows of
 /// kStepWords words, `left_row` apart; `keys`: packed panels (rows).
 template <class P>
@@ -62,7 +52,7 @@ FOVEA_INLINE void add_row_product(float* sums, int64_t sums_row, int64_t columns
                                   int64_t left_row, const Word* keys) {
   constexpr int64_t kWords = kPanel / P::kElements;
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
-    prefetch_sums<N>(sums + kRows * sums_row + c, sums_row);
+    prefetch_sums<kRows, N>(sums + kRows * sums_row + c, sums_row);
     add_to_sums<P, N>(sums + c, sums_row, true, [&](const auto& add) FOVEA_ALWAYS {
       for (int64_t at = 0; at < kStepWords<P>; at += kWords)
         add(kWords, left + at, left_row, 1, keys + at * columns + c * kWords);
@@ -83,7 +73,7 @@ template <class P>
 FOVEA_INLINE void add_key_product(float* sums, int64_t columns, const KeyOperand& left, int64_t j,
                                   const Word* right) {
   each_tile(columns, [&]<int N>(int64_t c) FOVEA_ALWAYS {
-    prefetch_sums<N>(sums + kRows * columns + c, columns);
+    prefetch_sums<kRows, N>(sums + kRows * columns + c, columns);
     add_to_sums<P, N>(sums + c, columns, true, [&](const auto& add) FOVEA_ALWAYS {
       add(left.depth, left.words + j * left.key, left.key, left.step, right + c, columns);
     });

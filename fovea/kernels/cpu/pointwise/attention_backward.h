@@ -1,6 +1,6 @@
 // Backward flash attention of one block of keys: P is recomputed from lse, so memory stays linear.
 //
-//   per panel of queries:  S^T = K Q^T and dP^T = V dO^T (kRows keys x kPanel queries in registers)
+//   per panel of queries:  S^T = K Q^T and dP^T = V dO^T (R keys x kPanel queries in registers)
 //                          P = 2^(logit - lse),  dS = P (dP - delta) * scale,  delta = dO.O - dlse
 //   every 4 panels:        dV += P^T dO,  dK += dS^T Q,  dQ += dS K
 //   with a gradient of tau: kTurnSums of a query, in float32
@@ -23,9 +23,7 @@ namespace fovea::kernels {
 namespace {
 
 constexpr int kBackwardDepth = 128 / kPanel;  // panels of queries between updates of the sums
-constexpr int kKeyTiles = static_cast<int>(kKeyBlock) / kRows;
 constexpr int kKeyParts = static_cast<int>(kKeyBlock) / kPanel;
-constexpr int kPartTiles = kPanel / kRows;
 
 template <class P>
 constexpr int64_t kScorePitch = (kBackwardDepth * kPanel + kLanes) / P::kElements;
@@ -47,10 +45,10 @@ class BackwardKeys {
   BackwardKeys(const BackwardBlock<T>& block, float* scratch)
       : b_(block),
         banded_(block.ordered && has_bands(block.rule)),
-        turns_(block.dq_columns > block.key_width.columns) {
-    const int64_t remaining = b_.key_count - b_.key_begin;
-    keys_ = remaining < kKeyBlock ? remaining : kKeyBlock;
-    row_tiles_ = static_cast<int>((keys_ + kRows - 1) / kRows);
+        turns_(block.dq_columns > block.key_width.columns),
+        keys_(block.key_count - block.key_begin < kKeyBlock ? block.key_count - block.key_begin
+                                                            : kKeyBlock),
+        tiles_(keys_) {
     weights_ = scratch;
     slopes_ = weights_ + kKeyBlock * kScorePitch<P>;
     dk_ = slopes_ + kKeyBlock * kScorePitch<P>;
@@ -62,7 +60,7 @@ class BackwardKeys {
       weighs_ = multiplies_weights(b_.gate.form);
       adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
       for (int64_t n = 0; n < keys_; ++n)
-        extent_[n / kRows].take(b_.key_places.position[b_.key_begin + n]);
+        extent_[tiles_.of(n)].take(b_.key_places.position[b_.key_begin + n]);
     }
   }
 
@@ -90,6 +88,10 @@ class BackwardKeys {
 
  private:
   enum class Tile { plain, masked, general };
+  static constexpr int kTall = gated ? kRows : kTallRows;
+  static constexpr int kMostTiles = static_cast<int>(kKeyBlock) / kRows;
+  static constexpr int kSlices = RowTiles<kTall>(kKeyBlock).count();  // that are prefetched
+  static constexpr RowTiles<kTall> kQueryTiles{kPanel};
 
   void begin_sums(float* sums, int64_t columns, const float* before) const {
     const int64_t begun = before != nullptr ? keys_ : 0;
@@ -117,7 +119,7 @@ class BackwardKeys {
     depth_ = 0;
     for (int64_t n = 0; n < b_.range_count; ++n) {
       const TileRange& range = b_.ranges[n];
-      const bool partial = range.kind != TileRange::Kind::full || keys_ % kRows != 0;
+      const bool partial = range.kind != TileRange::Kind::full || tiles_.first(row_tiles_) != keys_;
       compared_ = range.kind == TileRange::Kind::compared && !b_.rule.opens;
       for (int64_t query = range.key_begin; query < range.key_end; query += kPanel) {
         if (!b_.plain) {
@@ -144,38 +146,42 @@ class BackwardKeys {
       queries_ = {b_.query_gates.first[query / kPanel], b_.query_gates.last[query / kPanel]};
     for (int g = 0; g < row_tiles_; ++g) {
       if (b_.fetches) prefetch_after(query, g);
-      live_[depth_][g] = kind != Tile::plain && masked ? score_masked<kind>(g, query)
-                                                       : score_tile<kind, 2>(g, query, Cover::all);
+      live_[depth_][g] = with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
+        return kind != Tile::plain && masked ? score_masked<kind, R>(g, query)
+                                             : score_tile<kind, R, 2>(g, query, Cover::all);
+      });
       if (P::kElements == 2 && live_[depth_][g] != 0) weave(g);
     }
     if (turns_) add_turns();
-    for (int g = row_tiles_; g % kPartTiles != 0; ++g) live_[depth_][g] = 0;
-    for (int part = 0; part * kPartTiles < row_tiles_; ++part) fill_part(part * kPartTiles);
+    const int64_t padded = tiles_.first(row_tiles_);
+    for (int g = row_tiles_; tiles_.first(g) % kPanel != 0; ++g) live_[depth_][g] = 0;
+    for (int part = 0; part * kPanel < padded; ++part) fill_part(part);
   }
 
   // As score_tile(), of a tile of which some pairs may be unseen.
-  template <Tile kind>
+  template <Tile kind, int R>
   FOVEA_INLINE int score_masked(int g, int64_t query) {
     const Cover cover = cover_of_tile(g, query);
     if constexpr (gated) open_[depth_][g] = false;
     if (cover == Cover::none) return 0;
     if (kind == Tile::masked && cover == Cover::all)
-      return score_tile<Tile::plain, 2>(g, query, cover);
+      return score_tile<Tile::plain, R, 2>(g, query, cover);
     if constexpr (kind == Tile::masked && !gated && !P::kTiles) {
       if (cover == Cover::band) {  // often nobody in one half of the queries sees a key
         int halves = 0;
         for (int v = 0; v < 2; ++v)
           halves |= cover_of_tile(g, query, v, v + 1) != Cover::none ? 1 << v : 0;
-        if (halves != 3) return halves == 0 ? 0 : score_tile<kind, 1>(g, query, cover, halves - 1);
+        if (halves == 0) return 0;
+        if (halves != 3) return score_tile<kind, R, 1>(g, query, cover, halves - 1);
       }
     }
-    return score_tile<kind, 2>(g, query, cover);
+    return score_tile<kind, R, 2>(g, query, cover);
   }
 
   // One tile, for the queries' vectors `from` to `to`.
   FOVEA_INLINE Cover cover_of_tile(int g, int64_t panel, int from = 0, int to = 2) const {
     const int64_t query = panel + from * kLanes, last = panel + to * kLanes - 1;
-    const int64_t key = b_.key_begin + g * kRows, last_key = key + kRows - 1;
+    const int64_t key = b_.key_begin + tiles_.first(g), last_key = key + tiles_.rows(g) - 1;
     if (!banded_ || compared_ || last_key >= b_.key_begin + keys_) return Cover::unknown;
     const PlaceColumns &keys = b_.key_places, &queries = b_.query_places;
     const int32_t document = keys.document[key];
@@ -187,11 +193,21 @@ class BackwardKeys {
                     keys.open[last_key]);
   }
 
+  // The row tiles of the panel of keys `part`: the first and the last.
+  int first_of(int part) const { return tiles_.of(part * kPanel); }
+  int last_of(int part) const { return tiles_.of(part * kPanel + kPanel - 1); }
+
+  // Whether a row tile of the part sees something.
+  FOVEA_INLINE bool uses(int depth, int part) const {
+    int some = 0;
+    for (int g = first_of(part); g <= last_of(part); ++g) some |= live_[depth][g];
+    return some != 0;
+  }
+
   // dQ reads whole parts: row tiles that see nothing become zeros where another one sees something.
-  FOVEA_INLINE void fill_part(int first) {
-    bool used = false;
-    for (int g = first; g < first + kPartTiles; ++g) used |= live_[depth_][g] != 0;
-    for (int g = first; used && g < first + kPartTiles; ++g) {
+  FOVEA_INLINE void fill_part(int part) {
+    if (!uses(depth_, part)) return;
+    for (int g = first_of(part); g <= last_of(part); ++g) {
       if (live_[depth_][g] != 0) continue;
       clear_slopes(g);
       if constexpr (P::kElements == 2) weave(g);
@@ -204,7 +220,7 @@ class BackwardKeys {
     constexpr int64_t kLine = 64 / sizeof(Word);
     const int64_t next = (query + kPanel) & b_.wrap;
     const auto part = [g](const float* panel, int64_t floats) {
-      const int64_t slice = floats / kKeyTiles;
+      const int64_t slice = floats / kSlices;
       for (int64_t n = 0; n < slice; n += kLine) __builtin_prefetch(panel + g * slice + n, 0, 2);
     };
     const PackedWidth &key = b_.key_width, &value = b_.value_width;
@@ -218,12 +234,13 @@ class BackwardKeys {
 
   // N vectors of queries from `half` of the panel on. Returns which halves (bits 0 and 1) have
   // weights: none if no pair is seen, which then costs nothing more.
-  template <Tile kind, int N>
+  template <Tile kind, int R, int N>
   FOVEA_INLINE int score_tile(int g, int64_t panel, Cover cover, int half = 0) {
-    const int64_t key = b_.key_begin + g * kRows, query = panel + half * kLanes;
+    const int64_t first = tiles_.first(g);
+    const int64_t key = b_.key_begin + first, query = panel + half * kLanes;
     const int64_t row = panel & b_.wrap;
     const bool masked = cover != Cover::all;
-    Lanes seen[kRows][N];
+    Lanes seen[R][N];
     if constexpr (gated) open_[depth_][g] = false;
     if constexpr (N == 1)
       see_band(key, query, seen);
@@ -233,23 +250,23 @@ class BackwardKeys {
     const Reach reach = gated ? reach_of(b_.gate, queries_, extent_[g]) : Reach::near;
     const bool open = reach != Reach::near;  // the gate acts
     if (gated && open) find_gate(g, query, reach, gate);
-    [[maybe_unused]] float* const dz = dz_ + g * kRows * kScorePitch<Single> + depth_ * kPanel;
-    alignas(64) float p[kRows][kPanel], slope[kRows][kPanel], raw[kRows][kPanel];
+    [[maybe_unused]] float* const dz = dz_ + first * kScorePitch<Single> + depth_ * kPanel;
+    alignas(64) float p[R][kPanel], slope[R][kPanel], raw[R][kPanel];
+    Word* weights = weights_ + first * kScorePitch<P> + depth_ * (kPanel / P::kElements);
+    Word* slopes = slopes_ + first * kScorePitch<P> + depth_ * (kPanel / P::kElements);
+    Float s[R][N];
+    panel_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
+                      head_->q_columns + row * b_.key_width.pitch + half * kLanes);
+    if (turns_) store_raw(s, raw);
+    // Numbers of queries are loaded behind each product, whose sums fill the registers.
     Float scale[N], lse[N], factor[N], delta[N];
     for (int v = 0; v < N; ++v) {
       scale[v] = load(head_->scale + query + v * kLanes);
       factor[v] = scale[v] * kLog2E;
       lse[v] = load(head_->lse2 + query + v * kLanes);
-      delta[v] = load(head_->delta + query + v * kLanes);
     }
-    Word* weights = weights_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / P::kElements);
-    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / P::kElements);
-    Float s[kRows][N];
-    panel_products<P>(s, b_.key_width, b_.k_natural + key * b_.key_width.pitch,
-                      head_->q_columns + row * b_.key_width.pitch + half * kLanes);
-    if (turns_) store_raw(s, raw);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
       Float x[N];
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) {
@@ -290,10 +307,14 @@ class BackwardKeys {
     }
     panel_products<P>(s, b_.value_width, b_.v_natural + key * b_.value_width.pitch,
                       head_->dout_columns + row * b_.value_width.pitch + half * kLanes);
+    for (int v = 0; v < N; ++v) {
+      scale[v] = load(head_->scale + query + v * kLanes);
+      delta[v] = load(head_->delta + query + v * kLanes);
+    }
     if constexpr (N == 2)
       if (kind == Tile::general && head_->rule.dropout > 0.0f) drop(key, query, p, s, weights);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
       Float ds[N];
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) {
@@ -325,10 +346,10 @@ class BackwardKeys {
     return N == 2 ? 3 : 1 << half;
   }
 
-  template <int N>
-  FOVEA_INLINE static void store_raw(const Float (&s)[kRows][N], float (&raw)[kRows][kPanel]) {
+  template <int R, int N>
+  FOVEA_INLINE static void store_raw(const Float (&s)[R][N], float (&raw)[R][kPanel]) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) store(raw[r] + v * kLanes, s[r][v]);
   }
@@ -359,8 +380,8 @@ class BackwardKeys {
         gate);
   }
 
-  template <int N>
-  FOVEA_INLINE bool see_band(int64_t key, int64_t query, Lanes (&seen)[kRows][N]) const {
+  template <int R, int N>
+  FOVEA_INLINE bool see_band(int64_t key, int64_t query, Lanes (&seen)[R][N]) const {
     const bool compares = b_.rule.members != MemberRule::ignored;
     const bool wide = compares && b_.key_places.members_high != nullptr;
     Lanes all{};
@@ -371,7 +392,7 @@ class BackwardKeys {
       if (compares) queries.members_low = load(b_.query_places.members_low + at);
       if (wide) queries.members_high = load(b_.query_places.members_high + at);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < R; ++r) {
         Lanes common{};
         if (compares) {
           const Int high = wide ? broadcast(b_.key_places.members_high[key + r]) : Int{};
@@ -385,20 +406,21 @@ class BackwardKeys {
     return any(all);
   }
 
-  FOVEA_INLINE bool see(int64_t key, int64_t query, Cover cover, Lanes (&seen)[kRows][2]) {
+  template <int R>
+  FOVEA_INLINE bool see(int64_t key, int64_t query, Cover cover, Lanes (&seen)[R][2]) {
     if (cover == Cover::band) return see_band(key, query, seen);
     const LanePlaces low = places_at(b_.query_places, query),
                      high = places_at(b_.query_places, query + kLanes);
     Lanes all{};
     const bool wide = b_.key_places.members_high != nullptr;
-    for (int r = 0; compared_ && r < kRows; ++r) {
+    for (int r = 0; compared_ && r < R; ++r) {
       const Int x = broadcast(b_.key_places.members_low[key + r]);
       const Int y = wide ? broadcast(b_.key_places.members_high[key + r]) : Int{};
       seen[r][0] = meet_lanes(wide, x, y, low);
       seen[r][1] = meet_lanes(wide, x, y, high);
       all |= seen[r][0] | seen[r][1];
     }
-    for (int r = 0; !compared_ && r < kRows; ++r) {
+    for (int r = 0; !compared_ && r < R; ++r) {
       const LanePlaces at = place_of(b_.key_places, key + r);
       seen[r][0] = lanes_of(seen_lanes(b_.rule, low, at));
       seen[r][1] = lanes_of(seen_lanes(b_.rule, high, at));
@@ -408,12 +430,15 @@ class BackwardKeys {
   }
 
   // Dropout Z acts on P in dV and on dP in dS.
-  FOVEA_INLINE void drop(int64_t key, int64_t query, const float (&p)[kRows][kPanel],
-                         Float (&dp)[kRows][2], Word* weights) {
+  template <int R>
+  FOVEA_INLINE void drop(int64_t key, int64_t query, const float (&p)[R][kPanel], Float (&dp)[R][2],
+                         Word* weights) {
     alignas(64) float factors[4][kPanel];
-    for (int r = 0; r < kRows; ++r) {
-      if (r % 4 == 0) keep_queries(head_->rule, b_.first_index + query, key + r, factors[0]);
-      const Float low = load(factors[r % 4]), high = load(factors[r % 4] + kLanes);
+    for (int r = 0; r < R; ++r) {
+      const int64_t at = (key + r) % 4;
+      if (r == 0 || at == 0)
+        keep_queries(head_->rule, b_.first_index + query, key + r - at, factors[0]);
+      const Float low = load(factors[at]), high = load(factors[at] + kLanes);
       dp[r][0] = dp[r][0] * low;
       dp[r][1] = dp[r][1] * high;
       P::store_row(weights + r * kScorePitch<P>, load(p[r]) * low, load(p[r] + kLanes) * high);
@@ -427,8 +452,9 @@ class BackwardKeys {
   }
 
   FOVEA_INLINE void clear_slopes(int g) {
-    Word* slopes = slopes_ + g * kRows * kScorePitch<P> + depth_ * (kPanel / P::kElements);
-    for (int r = 0; r < kRows; ++r) P::store_row(slopes + r * kScorePitch<P>, Float{}, Float{});
+    Word* slopes = slopes_ + tiles_.first(g) * kScorePitch<P> + depth_ * (kPanel / P::kElements);
+    for (int r = 0; r < tiles_.rows(g); ++r)
+      P::store_row(slopes + r * kScorePitch<P>, Float{}, Float{});
   }
 
   // bfloat16: [panel][pair of keys][query] words from two neighbouring rows of dS^T.
@@ -527,23 +553,28 @@ class BackwardKeys {
     for (int64_t tile = 0; tile < columns; tile += kPanel) {
       const bool wide = columns - tile >= kPanel;
       for (int g = 0; g < row_tiles_; ++g) {
-        wide ? add_key_tile<2>(g, tile, columns, sums, scores, rows)
-             : add_key_tile<1>(g, tile, columns, sums, scores, rows);
+        with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
+          wide ? add_key_tile<R, 2>(g, tile, columns, sums, scores, rows)
+               : add_key_tile<R, 1>(g, tile, columns, sums, scores, rows);
+        });
       }
     }
   }
 
-  template <int N>
+  template <int R, int N>
   FOVEA_INLINE void add_key_tile(int g, int64_t tile, int64_t columns, float* sums,
                                  const Word* scores, const Word* rows) {
     constexpr int64_t kWords = kPanel / P::kElements;
-    add_to_sums<P, N>(
-        sums + g * kRows * columns + tile, columns, true, [&](const auto& add) FOVEA_ALWAYS {
+    const int64_t first = tiles_.first(g);
+    if constexpr (kPrefetchesSums)
+      prefetch_sums<R, N>(sums + (first + R) * columns + tile, columns);
+    add_to_sums<P, N, R>(
+        sums + first * columns + tile, columns, true, [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
             if (live_[d][g] == 0) continue;
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
             add(live_[d][g] == 3 ? kWords : kWords / 2,
-                scores + g * kRows * kScorePitch<P> + d * kWords + from, kScorePitch<P>, 1,
+                scores + first * kScorePitch<P> + d * kWords + from, kScorePitch<P>, 1,
                 rows + panel_row_[d] / P::kElements * columns + tile * kWords + from * N * kLanes);
           }
         });
@@ -554,20 +585,27 @@ class BackwardKeys {
     const int64_t columns = b_.key_width.columns;
     for (int d = 0; d < depth_; ++d) {
       bool used[kKeyParts] = {};
-      for (int g = 0; g < row_tiles_; ++g) used[g / kPartTiles] |= live_[d][g] != 0;
+      for (int part = 0; part * kPanel < keys_; ++part) used[part] = uses(d, part);
       for (int64_t tile = 0; tile < columns; tile += kPanel) {
         const bool wide = columns - tile >= kPanel;
-        for (int r = 0; r < kPanel; r += kRows)
-          wide ? add_query_tile<2>(d, r, tile, used) : add_query_tile<1>(d, r, tile, used);
+        for (int n = 0; n < kQueryTiles.count(); ++n) {
+          with_rows(kQueryTiles, n, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
+            const int64_t r = kQueryTiles.first(n);
+            wide ? add_query_tile<R, 2>(d, r, tile, used) : add_query_tile<R, 1>(d, r, tile, used);
+          });
+        }
       }
     }
   }
 
-  template <int N>
-  FOVEA_INLINE void add_query_tile(int d, int r, int64_t tile, const bool (&used)[kKeyParts]) {
+  template <int R, int N>
+  FOVEA_INLINE void add_query_tile(int d, int64_t r, int64_t tile, const bool (&used)[kKeyParts]) {
     constexpr int64_t kWords = kPanel / P::kElements;
     const int64_t columns = b_.key_width.columns;
-    add_to_sums<P, N>(
+    if constexpr (kPrefetchesSums)
+      prefetch_sums<R, N>(head_->dq + (panel_row_[d] + r + R) * b_.dq_columns + tile,
+                          b_.dq_columns);
+    add_to_sums<P, N, R>(
         head_->dq + (panel_row_[d] + r) * b_.dq_columns + tile, b_.dq_columns, true,
         [&](const auto& add) FOVEA_ALWAYS {
           for (int part = 0; part < kKeyParts; ++part) {
@@ -589,10 +627,11 @@ class BackwardKeys {
 
   const BackwardBlock<T>& b_;
   const BackwardHead* head_ = nullptr;
-  int64_t keys_;
-  int row_tiles_;
-  const bool banded_;                          // tiles may be judged by their ends
-  const bool turns_;                           // the gradient of tau is wanted
+  const bool banded_;  // tiles may be judged by their ends
+  const bool turns_;   // the gradient of tau is wanted
+  const int64_t keys_;
+  const RowTiles<kTall> tiles_;  // of the keys
+  const int row_tiles_ = tiles_.count();
   alignas(64) float turn_[kTurnSums][kPanel];  // of the panel's queries
   bool compared_ = false;
   Word *weights_, *slopes_;  // P^T and dS^T: [kKeyBlock][kScorePitch]
@@ -601,15 +640,15 @@ class BackwardKeys {
   int depth_ = 0;
   int64_t panel_query_[kBackwardDepth], panel_row_[kBackwardDepth];
   // Which halves of the panel's tile have weights.
-  int live_[kBackwardDepth][kKeyTiles];
+  int live_[kBackwardDepth][kMostTiles];
   // Gradient of z by pairs: [kKeyBlock][kScorePitch<Single>].
   float* dz_ = nullptr;
   // Gradients of the keys' factors: [kKeyBlock / kGateKeys][pitch / 4][kGateKeys][4].
   float* dgate_ = nullptr;
   // Whether the gate multiplies weights (and not logits), and whether it is added to logits.
   bool weighs_ = false, adds_ = false;
-  bool open_[gated ? kBackwardDepth : 1][kKeyTiles];
-  Extent queries_, extent_[kKeyTiles];
+  bool open_[gated ? kBackwardDepth : 1][kMostTiles];
+  Extent queries_, extent_[kMostTiles];
 };
 
 template <class T, class P, bool gated = false>

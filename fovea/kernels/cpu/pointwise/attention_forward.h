@@ -1,6 +1,6 @@
 // Forward flash attention of one block of query rows.
 //
-//   panel of keys ->   S = Q K^T (kRows x kPanel sums in registers) -> logit, mask -> P = 2^(x - m)
+//   panel of keys ->   S = Q K^T (R x kPanel sums in registers) -> logit, mask -> P = 2^(x - m)
 //   every 4 panels ->  O += P V
 //
 // There is no pass for the maximum, and O is not rescaled. Panels are walked from the nearest keys
@@ -25,7 +25,6 @@ namespace fovea::kernels {
 namespace {
 
 constexpr int kDepth = 4;  // panels between two updates of O: amortises loading and storing O
-constexpr int kRowTiles = static_cast<int>(kQueryBlock) / kRows;
 constexpr int64_t kNearWords = 1 << 17;  // half of a second-level cache of 1 MiB
 constexpr float kSafeSum = 0x1p64f;      // beyond it a sum or O could overflow
 
@@ -41,7 +40,7 @@ template <class T, class P, bool gated>
 class ForwardRows {
  public:
   ForwardRows(const ForwardBlock<T>& block, float* scratch)
-      : b_(block), row_tiles_(static_cast<int>((block.rows + kRows - 1) / kRows)), mask_(block) {
+      : b_(block), tiles_(block.rows), mask_(block) {
     q_ = scratch;
     weights_ = q_ + kQueryBlock * b_.key_width.pitch;
     out_ = weights_ + kQueryBlock * kWeightPitch<Single>;
@@ -66,10 +65,13 @@ class ForwardRows {
 
  private:
   enum class Tile { plain, masked, general };
+  static constexpr int kTall = gated ? kRows : kTallRows;
+  static constexpr int kMostTiles = static_cast<int>(kQueryBlock) / kRows;
+  static constexpr int kSlices = RowTiles<kTall>(kQueryBlock).count();  // that are prefetched
 
   void load_queries() {
     const int64_t pitch = b_.key_width.pitch;
-    for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
+    for (int64_t r = 0; r < padded_; ++r) {
       const bool real = r < b_.rows;
       const int64_t width = real ? b_.key_width.elements : 0;
       copy_row<T, P>(b_.q[real ? r : 0], width, pitch, q_ + r * pitch);
@@ -80,8 +82,8 @@ class ForwardRows {
       unsafe_[r] = false;
     }
     for (int g = 0; g < row_tiles_; ++g) {
-      const int64_t remaining = b_.rows - g * kRows;
-      open_[g] = remaining < kRows ? static_cast<int>(remaining) : kRows;
+      const int64_t remaining = b_.rows - tiles_.first(g);
+      open_[g] = remaining < tiles_.rows(g) ? static_cast<int>(remaining) : tiles_.rows(g);
     }
     if constexpr (gated) load_gates();
   }
@@ -90,7 +92,7 @@ class ForwardRows {
     const int64_t pitch = b_.gate.pitch;
     weighs_ = multiplies_weights(b_.gate.form);
     adds_ = b_.gate.form == PairGate::Form::log_sigmoid;
-    for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
+    for (int64_t r = 0; r < padded_; ++r) {
       for (int64_t c = 0; c < pitch; ++c)
         gates_[r * pitch + c] = r < b_.rows ? b_.query_gate[r][c] : 0.0f;
       if (r % kRows == 0) extent_[r / kRows] = {};
@@ -100,7 +102,7 @@ class ForwardRows {
 
   // All panels with the present references, the nearest keys first.
   void pass() {
-    const int64_t rows = row_tiles_ * kRows;
+    const int64_t rows = padded_;
     for (int64_t n = 0; n < rows * kLanes; ++n) sums_[n] = 0.0f;
     depth_ = 0;
     const bool stats = b_.stats[0] != nullptr;
@@ -112,7 +114,7 @@ class ForwardRows {
     prefetch_.begin(tiles());
     stats ? visit_ranges<true>() : visit_ranges<false>();
     for (int g = 0; g < row_tiles_; ++g) {
-      if (!begun_[g]) clear_out(g * kRows, kRows);
+      if (!begun_[g]) clear_out(tiles_.first(g), tiles_.rows(g));
     }
   }
 
@@ -130,14 +132,15 @@ class ForwardRows {
 
   // Begins the rows of row tile g with the states of earlier passes; false if there are none.
   bool begin_rows(int g, bool stats) {
-    const int64_t first = g * kRows, last = first + kRows < b_.rows ? first + kRows : b_.rows;
+    const int64_t first = tiles_.first(g), end = tiles_.first(g + 1),
+                  last = end < b_.rows ? end : b_.rows;
     int64_t all = 0;
     for (int64_t r = first; r < last; ++r) all += b_.earlier_count[r];
     if (all == 0) return false;
     for (int64_t r = first; r < last; ++r) {
       if (!merge_states(r, stats)) clear_out(r, 1);
     }
-    clear_out(last, first + kRows - last);
+    clear_out(last, end - last);
     return true;
   }
 
@@ -168,7 +171,7 @@ class ForwardRows {
     if (fresh_[r]) {
       reference_[r] = top;
       fresh_[r] = false;
-      --open_[r / kRows];
+      --open_[tiles_.of(r)];
     } else if (unsafe_[r] && top > reference_[r]) {
       reference_[r] = top;
     }
@@ -243,9 +246,10 @@ class ForwardRows {
     for (int g = 0; g < row_tiles_; ++g) {
       if (far_) prefetch_panel(g, key - kPanel);
       prefetch_.fetch_some();
-      live_[depth_][g] = kind != Tile::plain && masked
-                             ? score_masked<kind, stats>(g, key)
-                             : score_tile<kind, stats, 2>(g, key, nullptr);
+      live_[depth_][g] = with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
+        return kind != Tile::plain && masked ? score_masked<kind, stats, R>(g, key)
+                                             : score_tile<kind, stats, R, 2>(g, key, nullptr);
+      });
     }
   }
 
@@ -255,7 +259,7 @@ class ForwardRows {
     if (key < 0) return;
     constexpr int64_t kLine = 64 / sizeof(Word);
     const auto fetch = [g](const Word* panel, int64_t words) FOVEA_ALWAYS {
-      const int64_t slice = words / kRowTiles;
+      const int64_t slice = words / kSlices;
       for (int64_t n = 0; n < slice; n += kLine) __builtin_prefetch(panel + g * slice + n, 0, 2);
     };
     fetch(keys_at(key), kPanel * b_.key_width.pitch);
@@ -264,45 +268,47 @@ class ForwardRows {
 
   // As score_tile(), of a tile of which some pairs may be unseen; none if all are, which then costs
   // nothing more.
-  template <Tile kind, bool stats>
+  template <Tile kind, bool stats, int R>
   FOVEA_INLINE int score_masked(int g, int64_t key) {
     const Cover cover = compared_ ? Cover::unknown : mask_.cover(g, key);
     if (cover == Cover::none) return 0;
     constexpr Tile whole = kind == Tile::masked ? Tile::plain : kind;
-    if (cover == Cover::all) return score_tile<whole, stats, 2>(g, key, nullptr);
+    if (cover == Cover::all) return score_tile<whole, stats, R, 2>(g, key, nullptr);
     // Across a bound of distances, often half of the tile is seen by nobody.
     constexpr bool kHalves = kind == Tile::masked && !stats && !gated && !P::kTiles;
     int halves = 3;
-    Lanes seen[kRows][2], half[kRows][1];
+    Lanes seen[R][2], half[R][1];
+    const int64_t first = tiles_.first(g);
     if (cover == Cover::band) {
       if (kHalves) halves = live_halves(g, key);
       if (halves == 3)
-        mask_.template by_band<2>(g * kRows, key, seen);
+        mask_.by_band(first, key, seen);
       else if (halves != 0)
-        mask_.template by_band<1>(g * kRows, key + (halves == 2 ? kLanes : 0), half);
+        mask_.by_band(first, key + (halves == 2 ? kLanes : 0), half);
     } else if (compared_ && mask_.sets_decide(g)) {
       if (!mask_.by_sets(g, key, seen)) return 0;
-    } else if (!mask_.by_pairs(g * kRows, key, seen)) {
+    } else if (!mask_.by_pairs(first, key, seen)) {
       return 0;
     } else if (kHalves) {
       halves = seen_half(seen, half);
     }
     if constexpr (kHalves) {
       if (halves == 0) return 0;
-      if (halves != 3) return score_tile<kind, stats, 1>(g, key, half, halves - 1);
+      if (halves != 3) return score_tile<kind, stats, R, 1>(g, key, half, halves - 1);
     }
-    return score_tile<kind, stats, 2>(g, key, seen);
+    return score_tile<kind, stats, R, 2>(g, key, seen);
   }
 
   // Which halves of a tile are seen (bits 0 and 1); if only one is, it goes to `half`.
-  static FOVEA_INLINE int seen_half(const Lanes (&seen)[kRows][2], Lanes (&half)[kRows][1]) {
+  template <int R>
+  static FOVEA_INLINE int seen_half(const Lanes (&seen)[R][2], Lanes (&half)[R][1]) {
     Lanes low{}, high{};
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
       low |= seen[r][0];
       high |= seen[r][1];
     }
     const int halves = (any(low) ? 1 : 0) | (any(high) ? 2 : 0);
-    for (int r = 0; halves != 3 && r < kRows; ++r) half[r][0] = seen[r][halves == 2 ? 1 : 0];
+    for (int r = 0; halves != 3 && r < R; ++r) half[r][0] = seen[r][halves == 2 ? 1 : 0];
     return halves;
   }
 
@@ -313,18 +319,18 @@ class ForwardRows {
 
   // Returns which halves of the tile (bits 0 and 1) have weights. N vectors of keys from `half` on;
   // all are seen where `seen` is null.
-  template <Tile kind, bool stats, int N>
+  template <Tile kind, bool stats, int R, int N>
   FOVEA_INLINE int score_tile(int g, int64_t key, const Lanes (*seen)[N], int half = 0) {
     const bool masked = kind == Tile::masked || (kind == Tile::general && seen != nullptr);
-    const int first = g * kRows;
+    const int first = static_cast<int>(tiles_.first(g));
     [[maybe_unused]] GateTile gate;
     const bool open = gated && find_gate(g, key, gate);  // the gate acts
-    Float s[kRows][N];
+    Float s[R][N];
     panel_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch,
                       keys_at(key) + half * kLanes);
     if constexpr (kind == Tile::general || gated) {
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < R; ++r) {
         if constexpr (kind == Tile::general) {
           to_logits(first + r, key, open && !weighs_ ? gate.value[r] : nullptr, s[r]);
         } else if (open && !weighs_) {
@@ -338,7 +344,7 @@ class ForwardRows {
     Word* weights = weights_ + first * kWeightPitch<P> + depth_ * (kPanel / P::kElements) +
                     half * (kLanes / P::kElements);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
       const int row = first + r;
       const Float factor = broadcast(factor_[row]), m = broadcast(reference_[row]);
       Float x[N], p[N];
@@ -369,10 +375,10 @@ class ForwardRows {
   }
 
   // References and telemetry take unseen logits for -inf.
-  template <int N>
-  static FOVEA_INLINE void hide(Float (&s)[kRows][N], const Lanes (*seen)[N]) {
+  template <int R, int N>
+  static FOVEA_INLINE void hide(Float (&s)[R][N], const Lanes (*seen)[N]) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) s[r][v] = choose(seen[r][v], s[r][v], broadcast(-kInfinity));
     }
@@ -439,11 +445,11 @@ class ForwardRows {
 
   // The reference of rows that have none: the largest logit of the first tile in which they see a
   // key.
-  template <int N>
-  FOVEA_INLINE void take_references(int g, const Float (&s)[kRows][N]) {
+  template <int R, int N>
+  FOVEA_INLINE void take_references(int g, const Float (&s)[R][N]) {
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const int row = g * kRows + r;
+    for (int r = 0; r < R; ++r) {
+      const int64_t row = tiles_.first(g) + r;
       if (!fresh_[row]) continue;
       const float top = largest(larger(s[r][0], s[r][N - 1]) * broadcast(factor_[row]));
       if (!(top > -kInfinity)) continue;
@@ -464,7 +470,7 @@ class ForwardRows {
 
   bool find_unsafe_rows() {
     bool found = false;
-    for (int64_t r = 0; r < row_tiles_ * kRows; ++r) {
+    for (int64_t r = 0; r < padded_; ++r) {
       unsafe_[r] = r < b_.rows && !(total_[r] < kSafeSum);
       if (unsafe_[r]) reference_[r] = -kInfinity;
       found |= unsafe_[r];
@@ -475,24 +481,28 @@ class ForwardRows {
   // Exact maxima of the unsafe rows. Rare, so it goes the general way for every spec.
   void raise_references(const TileRange& range) {
     for (int64_t key = range.key_begin; key < range.key_end; key += kPanel) {
-      for (int g = 0; g < row_tiles_; ++g) {
-        const int first = g * kRows;
-        Lanes seen[kRows][2];
-        if (!mask_.by_pairs(first, key, seen)) continue;
-        if constexpr (gated)
-          keys_ = {b_.key_gates.first[key / kPanel], b_.key_gates.last[key / kPanel]};
-        [[maybe_unused]] GateTile gate;
-        const bool open = gated && !weighs_ && find_gate(g, key, gate);
-        Float s[kRows][2];
-        panel_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch, keys_at(key));
-        for (int r = 0; r < kRows; ++r) {
-          if (!unsafe_[first + r]) continue;
-          to_logits(first + r, key, open ? gate.value[r] : nullptr, s[r]);
-          for (int v = 0; v < 2; ++v) {
-            const float top = largest(choose(seen[r][v], s[r][v] * kLog2E, broadcast(-kInfinity)));
-            if (top > reference_[first + r]) reference_[first + r] = top;
-          }
-        }
+      for (int g = 0; g < row_tiles_; ++g)
+        with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS { raise_tile<R>(g, key); });
+    }
+  }
+
+  template <int R>
+  FOVEA_INLINE void raise_tile(int g, int64_t key) {
+    const int first = static_cast<int>(tiles_.first(g));
+    Lanes seen[R][2];
+    if (!mask_.by_pairs(first, key, seen)) return;
+    if constexpr (gated)
+      keys_ = {b_.key_gates.first[key / kPanel], b_.key_gates.last[key / kPanel]};
+    [[maybe_unused]] GateTile gate;
+    const bool open = gated && !weighs_ && find_gate(g, key, gate);
+    Float s[R][2];
+    panel_products<P>(s, b_.key_width, q_ + first * b_.key_width.pitch, keys_at(key));
+    for (int r = 0; r < R; ++r) {
+      if (!unsafe_[first + r]) continue;
+      to_logits(first + r, key, open ? gate.value[r] : nullptr, s[r]);
+      for (int v = 0; v < 2; ++v) {
+        const float top = largest(choose(seen[r][v], s[r][v] * kLog2E, broadcast(-kInfinity)));
+        if (top > reference_[first + r]) reference_[first + r] = top;
       }
     }
   }
@@ -502,24 +512,30 @@ class ForwardRows {
     const int64_t columns = b_.value_width.columns;
     for (int64_t tile = 0; tile < columns; tile += kPanel) {
       const bool wide = columns - tile >= kPanel;
-      for (int g = 0; g < row_tiles_; ++g) wide ? add_tile<2>(g, tile) : add_tile<1>(g, tile);
+      for (int g = 0; g < row_tiles_; ++g) {
+        with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
+          wide ? add_tile<R, 2>(g, tile) : add_tile<R, 1>(g, tile);
+        });
+      }
     }
     for (int g = 0; g < row_tiles_; ++g) begun_[g] = true;
     depth_ = 0;
   }
 
-  template <int N>
+  template <int R, int N>
   FOVEA_INLINE void add_tile(int g, int64_t tile) {
     constexpr int64_t kWords = kPanel / P::kElements;  // words of a panel of P's row; rows of V
-    const int64_t columns = b_.value_width.columns;
-    add_to_sums<P, N>(
-        out_ + g * kRows * columns + tile, columns, begun_[g], [&](const auto& add) FOVEA_ALWAYS {
+    const int64_t columns = b_.value_width.columns, first = tiles_.first(g);
+    if constexpr (kPrefetchesSums)
+      prefetch_sums<R, N>(out_ + (first + R) * columns + tile, columns);
+    add_to_sums<P, N, R>(
+        out_ + first * columns + tile, columns, begun_[g], [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
             if (live_[d][g] == 0) continue;
             const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
             const int64_t words = live_[d][g] == 3 ? kWords : kWords / 2;
-            add(words, weights_ + g * kRows * kWeightPitch<P> + d * kWords + from, kWeightPitch<P>,
-                1, values_at(panel_key_[d]) + tile * kWords + from * N * kLanes);
+            add(words, weights_ + first * kWeightPitch<P> + d * kWords + from, kWeightPitch<P>, 1,
+                values_at(panel_key_[d]) + tile * kWords + from * N * kLanes);
           }
         });
   }
@@ -570,17 +586,19 @@ class ForwardRows {
   }
 
   const ForwardBlock<T>& b_;
-  const int row_tiles_;
-  const TileMask<T> mask_;
+  const RowTiles<kTall> tiles_;
+  const int row_tiles_ = tiles_.count();
+  const int64_t padded_ = tiles_.first(row_tiles_);  // rows of all tiles
+  const TileMask<T, kTall> mask_;
   float *q_, *weights_, *out_, *sums_;  // sums_: kLanes partial sums a row
   float *spread_, *top_, *first_;       // the same, for telemetry
   Int start_[2];
   bool has_start_ = false, compared_ = false;
   int depth_ = 0;
   int64_t panel_key_[kDepth];
-  int live_[kDepth][kRowTiles];  // which halves of the panel's tile have weights
-  int open_[kRowTiles];          // rows of the tile without reference
-  bool begun_[kRowTiles];        // its rows of out_ hold sums
+  int live_[kDepth][kMostTiles];  // which halves of the panel's tile have weights
+  int open_[kMostTiles];          // rows of the tile without reference
+  bool begun_[kMostTiles];        // its rows of out_ hold sums
   bool fresh_[kQueryBlock], unsafe_[kQueryBlock];
   RowPrefetch<T> prefetch_{b_};
   const bool far_ = (b_.wrap < 0 ? b_.key_count : b_.wrap + 1) *
@@ -588,7 +606,7 @@ class ForwardRows {
                     kNearWords;  // keys and values do not fit the second-level cache
   bool weighs_ = false;          // the gate multiplies weights, not logits
   bool adds_ = false;            // it is added to logits
-  Extent keys_, extent_[kRowTiles];
+  Extent keys_, extent_[kMostTiles];
   alignas(64) float gates_[gated ? kQueryBlock * (kMostGateColumns + 3) : 1];
   alignas(64) float reference_[kQueryBlock], total_[kQueryBlock];
   alignas(64) float scale_[kQueryBlock], factor_[kQueryBlock];  // of raw products; to log 2 units

@@ -22,6 +22,51 @@ namespace {
 // the 8 tiles (tiles.h), or 1 x 2 where a source says so.
 constexpr int kRows = kRowsOfTiles != 0 ? kRowsOfTiles : kRegisters == 32 ? 8 : 4;
 constexpr int kPanel = 2 * kLanes;  // keys (backward: queries) of one tile
+// Rows of a tile where some of a block may have fewer. With 16 registers, 6 x 2 sums keep both
+// multipliers busy; 4 x 2 wait for each other.
+constexpr int kTallRows = kRows == 4 && kLanes == 8 ? 6 : kRows;
+
+/// Rows in tiles of `tall` rows and of kRows at the end, so that no tile ends behind the rows'
+/// multiple of kRows. Tiles behind count() have kRows, too.
+template <int tall>
+class RowTiles {
+ public:
+  constexpr explicit RowTiles(int64_t rows) {
+    const int64_t all = (rows + kRows - 1) / kRows * kRows;
+    tall_ = all / tall;
+    while ((all - tall_ * tall) % kRows != 0) --tall_;
+    count_ = static_cast<int>(tall_ + (all - tall_ * tall) / kRows);
+  }
+
+  constexpr int count() const { return count_; }
+  constexpr bool is_tall(int64_t g) const { return tall == kRows || g < tall_; }
+  constexpr int rows(int64_t g) const { return is_tall(g) ? tall : kRows; }
+  /// The first row of tile g; of tile count(), the end of all.
+  constexpr int64_t first(int64_t g) const {
+    return is_tall(g) ? g * tall : tall_ * tall + (g - tall_) * kRows;
+  }
+  /// The tile of a row.
+  constexpr int of(int64_t row) const {
+    const int64_t rest = row - tall_ * tall;
+    return static_cast<int>(rest < 0 ? row / tall : tall_ + rest / kRows);
+  }
+
+ private:
+  int64_t tall_ = 0;
+  int count_ = 0;
+};
+
+/// A number of rows as a type.
+template <int R>
+struct Rows {};
+
+/// visit(Rows<R>) with the rows of tile g.
+template <int tall, class Visit>
+FOVEA_INLINE auto with_rows(const RowTiles<tall>& tiles, int64_t g, const Visit& visit) {
+  if constexpr (tall != kRows)
+    if (!tiles.is_tall(g)) return visit(Rows<kRows>{});
+  return visit(Rows<tall>{});
+}
 
 /// c[R][N vectors] += a[R x depth words] b[depth x N vectors of words]. Word (i, k) of the left
 /// operand is at a + i a_row + k a_step, and row k of the right one at b + k b_row.

@@ -9,31 +9,32 @@
 namespace fovea::kernels {
 namespace {
 
-/// kRows rows of a block against a panel of keys, or against one of its halves: N vectors of keys
-/// from key `key` on. Panels and rows stand document by document where `ordered`.
-template <class T>
+/// The rows of a tile against a panel of keys, or against one of its halves: N vectors of keys from
+/// key `key` on. Panels and rows stand document by document where `ordered`.
+template <class T, int tall = kRows>
 class TileMask {
  public:
   explicit TileMask(const ForwardBlock<T>& block)
       : b_(block),
+        tiles_(block.rows),
         banded_(block.ordered && has_bands(block.rule)),
         wide_(block.key_places.members_high != nullptr) {
     if (block.rule.members != MemberRule::meet_or_near || block.rule.opens) return;
-    for (int64_t row = 0; row < block.rows / kRows * kRows; ++row) {
-      some_low_[row / kRows] |= block.members_low[row];
-      if (wide_) some_high_[row / kRows] |= block.members_high[row];
+    for (int64_t row = 0; row < block.rows; ++row) {
+      some_low_[tiles_.of(row)] |= block.members_low[row];
+      if (wide_) some_high_[tiles_.of(row)] |= block.members_high[row];
     }
   }
 
   bool compares() const { return b_.rule.members != MemberRule::ignored; }
   /// Memberships alone decide in ranges of kind `compared`.
-  bool sets_decide(int g) const { return (g + 1) * kRows <= b_.rows && !b_.rule.opens; }
+  bool sets_decide(int g) const { return tiles_.first(g + 1) <= b_.rows && !b_.rule.opens; }
 
   FOVEA_INLINE Cover cover(int g, int64_t key, int from = 0, int to = 2) const {
     if (!banded_) return Cover::unknown;
-    const int first = g * kRows;
+    const int64_t first = tiles_.first(g), next = tiles_.first(g + 1);
     const int64_t begin = key + from * kLanes, end = key + to * kLanes - 1,
-                  last = first + kRows < b_.rows ? first + kRows - 1 : b_.rows - 1;
+                  last = (next < b_.rows ? next : b_.rows) - 1;
     const int32_t* const position = b_.key_places.position;
     const int32_t document = b_.document[first];
     if (b_.document[last] != document || b_.key_places.document[begin] != document ||
@@ -45,13 +46,14 @@ class TileMask {
   }
 
   /// By memberships alone, of a full row tile; false if no pair is seen.
-  FOVEA_INLINE bool by_sets(int g, int64_t key, Lanes (&seen)[kRows][2]) const {
+  template <int R>
+  FOVEA_INLINE bool by_sets(int g, int64_t key, Lanes (&seen)[R][2]) const {
     return wide_ ? by_sets<true>(g, key, seen) : by_sets<false>(g, key, seen);
   }
 
   /// By distances of tokens in one document, and memberships where the rule compares them.
-  template <int N>
-  FOVEA_INLINE void by_band(int first, int64_t key, Lanes (&seen)[kRows][N]) const {
+  template <int R, int N>
+  FOVEA_INLINE void by_band(int64_t first, int64_t key, Lanes (&seen)[R][N]) const {
     if (compares())
       return wide_ ? compare<true>(first, key, seen) : compare<false>(first, key, seen);
     const int32_t reach = b_.rule.limited ? b_.rule.reach : kAnyDistance;
@@ -59,18 +61,19 @@ class TileMask {
     for (int v = 0; v < N; ++v) {
       const Int keys = load(position + v * kLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r)
+      for (int r = 0; r < R; ++r)
         seen[r][v] = lanes_below(broadcast(b_.position[first + r]) - keys, reach);
     }
   }
 
   /// By the whole rule; false if no pair is seen.
-  FOVEA_INLINE bool by_pairs(int first, int64_t key, Lanes (&seen)[kRows][2]) const {
+  template <int R>
+  FOVEA_INLINE bool by_pairs(int64_t first, int64_t key, Lanes (&seen)[R][2]) const {
     const LanePlaces low = places_at(b_.key_places, key),
                      high = places_at(b_.key_places, key + kLanes);
     Lanes all{};
-    for (int r = 0; r < kRows; ++r) {
-      const int row = first + r;
+    for (int r = 0; r < R; ++r) {
+      const int64_t row = first + r;
       if (row >= b_.rows) {
         seen[r][0] = seen[r][1] = Lanes{};
         continue;
@@ -97,39 +100,40 @@ class TileMask {
     return at;
   }
   template <bool wide>
-  FOVEA_INLINE Lanes common(int row, const LanePlaces& keys) const {
+  FOVEA_INLINE Lanes common(int64_t row, const LanePlaces& keys) const {
     return meet_lanes(wide, broadcast(b_.members_low[row]),
                       wide ? broadcast(b_.members_high[row]) : Int{}, keys);
   }
 
-  template <bool wide>
-  FOVEA_INLINE bool by_sets(int g, int64_t key, Lanes (&seen)[kRows][2]) const {
+  template <bool wide, int R>
+  FOVEA_INLINE bool by_sets(int g, int64_t key, Lanes (&seen)[R][2]) const {
     const LanePlaces low = members_at<wide>(key), high = members_at<wide>(key + kLanes);
     const Int some_low = broadcast(some_low_[g]), some_high = broadcast(some_high_[g]);
     if (!any(meet_lanes(wide, some_low, some_high, low) |
              meet_lanes(wide, some_low, some_high, high)))
       return false;
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      seen[r][0] = common<wide>(g * kRows + r, low);
-      seen[r][1] = common<wide>(g * kRows + r, high);
+    for (int r = 0; r < R; ++r) {
+      seen[r][0] = common<wide>(tiles_.first(g) + r, low);
+      seen[r][1] = common<wide>(tiles_.first(g) + r, high);
     }
     return true;
   }
 
-  template <bool wide, int N>
-  FOVEA_INLINE void compare(int first, int64_t key, Lanes (&seen)[kRows][N]) const {
+  template <bool wide, int R, int N>
+  FOVEA_INLINE void compare(int64_t first, int64_t key, Lanes (&seen)[R][N]) const {
     for (int v = 0; v < N; ++v) {
       const LanePlaces keys = members_at<wide>(key + v * kLanes);
       const Int position = load(b_.key_places.position + key + v * kLanes);
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r)
+      for (int r = 0; r < R; ++r)
         seen[r][v] = seen_in_band(b_.rule, broadcast(b_.position[first + r]) - position,
                                   common<wide>(first + r, keys));
     }
   }
 
   const ForwardBlock<T>& b_;
+  const RowTiles<tall> tiles_;
   const bool banded_, wide_;
   int32_t some_low_[kQueryBlock / kRows] = {}, some_high_[kQueryBlock / kRows] = {};
 };

@@ -8,7 +8,8 @@
 //   load_int8(x), load_int4<zero, with_m>(x, n, d, m)   numbers of a packed block as floats:
 //                                    d (q - zero) (+ m) of numbers n ... n + kLanes
 //   load_bytes<is_signed>, load_first_bytes, load_eights(x, n): lane i is x[n + i / 8]
-//   larger, largest, sum, sum_each (lane n: sum of rows[n]), sum_to_four, transpose, inverse
+//   larger, smaller, largest, sum, sum_each (lane n: sum of rows[n]), sum_to_four, transpose,
+//   inverse
 //   Lanes: which lanes are seen      lanes_of, lanes_in_common, lanes_below (0 <= x < limit),
 //                                    lanes_of_bits, choose, any
 //   bits_of, bits_above, bits_from_two              bit n: lane n is so; byte n of 64 is 2 or more

@@ -21,6 +21,7 @@ FOVEA_INLINE __m256i whole(Shorts x) { return reinterpret_cast<__m256i>(x); }
 
 FOVEA_INLINE Float broadcast(float x) { return _mm256_set1_ps(x); }
 FOVEA_INLINE Float larger(Float a, Float b) { return _mm256_max_ps(a, b); }
+FOVEA_INLINE Float smaller(Float a, Float b) { return _mm256_min_ps(a, b); }
 
 FOVEA_INLINE Float sum_each(const Float (&rows)[kLanes]) {
   const Float a =

@@ -30,6 +30,7 @@ FOVEA_INLINE __m128i load_128(const void* x) {
 
 FOVEA_INLINE Float broadcast(float x) { return _mm512_set1_ps(x); }
 FOVEA_INLINE Float larger(Float a, Float b) { return _mm512_max_ps(a, b); }
+FOVEA_INLINE Float smaller(Float a, Float b) { return _mm512_min_ps(a, b); }
 FOVEA_INLINE float largest(Float x) { return _mm512_reduce_max_ps(x); }
 FOVEA_INLINE void keep_in_register(Float& x) { asm("" : "+v"(x)); }
 

@@ -16,6 +16,7 @@ constexpr bool kFused = true, kDotsFours = false;
 FOVEA_INLINE Float broadcast(float x) { return vdupq_n_f32(x); }
 // As the other instruction sets: b where one of them is no number.
 FOVEA_INLINE Float larger(Float a, Float b) { return a > b ? a : b; }
+FOVEA_INLINE Float smaller(Float a, Float b) { return a < b ? a : b; }
 
 FOVEA_INLINE Float sum_each(const Float (&rows)[kLanes]) {
   return vpaddq_f32(vpaddq_f32(rows[0], rows[1]), vpaddq_f32(rows[2], rows[3]));

@@ -48,8 +48,8 @@ template <int degree>
 FOVEA_INLINE Float exp2_lanes(Float x) {
   // 1.5 * 2^23 rounds to the nearest integer, which then stands in the lowest bits of the sum.
   constexpr float kRound = 12582912.0f;
-  const Float low = broadcast(-127.0f), high = broadcast(128.0f);
-  const Float limited = x < low ? low : (x > high ? high : x);
+  // NaN stays NaN: both give their second operand then.
+  const Float limited = smaller(broadcast(128.0f), larger(broadcast(-127.0f), x));
   const Float shifted = limited + kRound;
   const Float f = limited - (shifted - kRound);
   Float p = 0.00132765f * f + 0.00967554f;

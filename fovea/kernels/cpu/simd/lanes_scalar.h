@@ -14,6 +14,7 @@ constexpr bool kFused = false, kDotsFours = false;
 
 FOVEA_INLINE Float broadcast(float x) { return x - Float{}; }
 FOVEA_INLINE Float larger(Float a, Float b) { return a > b ? a : b; }
+FOVEA_INLINE Float smaller(Float a, Float b) { return a < b ? a : b; }
 
 FOVEA_INLINE Float sum_each(const Float (&rows)[kLanes]) {
   Float out{};
