@@ -11,6 +11,8 @@
 #include <immintrin.h>
 #endif
 
+#include "fovea/kernels/common/isa.h"
+
 namespace fovea {
 namespace {
 
@@ -71,15 +73,15 @@ __attribute__((target("avx512f,avx512bf16"))) void loop_bf16() {
 double fma_peak_float32() {
 #if defined(__x86_64__)
   constexpr double kProducts = 2.0 * kSteps * kChains;
-  if (__builtin_cpu_supports("avx512f")) return best_rate(16 * kProducts, loop_avx512);
-  if (__builtin_cpu_supports("avx2")) return best_rate(8 * kProducts, loop_avx2);
+  if (chosen_isa() >= Isa::avx512) return best_rate(16 * kProducts, loop_avx512);
+  if (chosen_isa() >= Isa::avx2) return best_rate(8 * kProducts, loop_avx2);
 #endif
   return 0.0;
 }
 
 double fma_peak_bfloat16() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512bf16")) return best_rate(64.0 * kSteps * kChains, loop_bf16);
+  if (chosen_isa() >= Isa::avx512_bf16) return best_rate(64.0 * kSteps * kChains, loop_bf16);
 #endif
   return fma_peak_float32();
 }

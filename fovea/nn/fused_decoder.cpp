@@ -17,6 +17,7 @@
 #include "fovea/nn/layer_attention.h"
 #include "fovea/nn/matrix.h"
 #include "fovea/nn/transformer_impl.h"
+#include "fovea/runtime/free_cores.h"
 
 namespace fovea {
 namespace {
@@ -223,6 +224,7 @@ class Compiled final : public FusedDecoder {
     const DecodedTexts texts{.model = model, .states = states, .tokens = tokens_, .passes = passes};
     steps_.clear();
     for (const auto& layer : attention_) steps_.push_back(layer->begin(texts));
+    const FreeCores::Team team(cores_.size());
     decoder_->run({.tokens = tokens_,
                    .layers = steps_,
                    .x = static_cast<const T*>(x_b1c.const_data_ptr()),
@@ -262,6 +264,7 @@ class Compiled final : public FusedDecoder {
   std::vector<std::unique_ptr<LayerAttention<T>>> attention_;  // of each layer
   std::vector<kernels::DecoderLayerStep<T>> steps_;
   std::unique_ptr<kernels::Decoder<T>> decoder_;
+  FreeCores cores_;
 };
 
 // The CPU's decoder takes every model; those of other devices say what they lack.
