@@ -7,7 +7,7 @@
 The program itself runs, as a user would start it. Each round measures every number of disturbers in turn, so that whatever else
 happens on the machine meets all of them; the share of the quiet speed is taken within a round. A disturber counts in a loop, at
 the priority of --nice. FILE is a text of 1 MB or more. `demo` is the model of recipes/demo.yaml, `30m` has 8 layers of width 512
-and is also the model of `decode` and `eval`. --append keeps the rows of the file that are not measured again.
+and is also the model of `decode` and `eval`. --append keeps the rows of the file whose case and priority are not measured again.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0
@@ -147,9 +147,9 @@ def main() -> None:
     words = ["FILE" if word == options.text else word for word in sys.argv[1:]]
     commands = {shlex.join(["benchmarks/busy.py", *words]): commit()}
     if options.append and path.exists():
-        old, measured = json.loads(path.read_text(encoding="utf-8")), {row["case"] for row in rows}
+        old, measured = json.loads(path.read_text(encoding="utf-8")), {(row["case"], row["nice"]) for row in rows}
         commands = old["commands"] | commands
-        rows = [row for row in old["results"] if row["case"] not in measured] + rows
+        rows = [row for row in old["results"] if (row["case"], row["nice"]) not in measured] + rows
     report = {"benchmark": "busy", "ratio": "share of the quiet speed of the same round", "commands": commands,
               "date": datetime.date.today().isoformat(),
               "machine": {"kind": cpu_kind(), "cores": os.cpu_count()}, "results": rows}
