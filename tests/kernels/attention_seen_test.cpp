@@ -119,6 +119,21 @@ void expect_covers(const Scene& scene, const std::string& what) {
   }
 }
 
+TEST(RowTiles, CoverTheRowsUpToAMultipleAndNoMore) {
+  for (int64_t rows = 1; rows <= 2 * kKeyBlock; ++rows) {
+    const RowTiles<kRows + 2> tiles(rows);
+    const int64_t end = (rows + kRows - 1) / kRows * kRows;
+    EXPECT_EQ(tiles.first(0), 0);
+    EXPECT_EQ(tiles.first(tiles.count()), end) << rows;
+    for (int g = 0; g < tiles.count(); ++g) {
+      EXPECT_EQ(tiles.first(g) + tiles.rows(g), tiles.first(g + 1)) << rows;
+      for (int64_t row = tiles.first(g); row < tiles.first(g + 1); ++row)
+        EXPECT_EQ(tiles.of(row), g) << rows;
+    }
+  }
+  EXPECT_EQ(RowTiles<kRows>(5 * kRows).count(), 5);
+}
+
 const std::vector<std::pair<std::string, VisitRule>> kRules{
     {"plain", {.causal = true}},
     {"near", {.causal = true, .limited = true, .reach = kWindow}},
