@@ -10,7 +10,7 @@
 
 namespace fovea {
 
-/// What the cores that this process may use have done, in seconds since some moment.
+/// Work of the cores that this process may use, in seconds since some moment.
 struct CoreTimes {
   double now = 0;
   double busy = 0;  ///< of all those cores, for all programs
