@@ -1,9 +1,9 @@
 // compare: variants x seeds under one budget, with the same data in the same order.
 //
-// Each (variant, seed) is an ordinary run folder below `<run_folder>/runs/`, named by the variant
-// and a fingerprint of everything that changes its numbers (recipe, corpus, seed). So a comparison
-// that was interrupted goes on, a variant that is added does not redo the others, and a changed
-// recipe or text never meets old results.
+// Each (variant, seed) is an ordinary run folder below `<run_folder>/runs/` or
+// `compare.runs_folder`, named by the variant and a fingerprint of everything that changes its
+// numbers (recipe, corpus, seed). So a comparison that was interrupted goes on, a variant that is
+// added does not redo the others, and a changed recipe or text never meets old results.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0

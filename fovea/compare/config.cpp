@@ -82,6 +82,12 @@ void CompareConfig::describe(FieldVisitor& v) {
           "most 10 million parameters, on the CPU, all in half of the memory, no budget of time, "
           "train.threads at most 1)"},
          workers);
+  v.text(
+      {"runs_folder",
+       "where the runs are kept; several comparisons may name one: a variant of the same name and "
+       "the same settings, the reference of most, is then trained once; empty: runs/ below "
+       "run_folder"},
+      runs_folder);
   v.texts(
       {"baselines",
        "byte models (unigram, bigram, trigram), each fitted on the bytes that a run of the first "

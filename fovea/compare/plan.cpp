@@ -64,7 +64,10 @@ void match_parameters(ModelConfig& config, int64_t tokenizer_vocab, int64_t targ
 
 std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfig& config,
                                   const std::string& corpus_fingerprint, int64_t tokenizer_vocab) {
-  const std::filesystem::path folder = loaded.recipe.resolved().run_folder;
+  const std::filesystem::path folder =
+      config.runs_folder.empty()
+          ? std::filesystem::path(loaded.recipe.resolved().run_folder) / "runs"
+          : std::filesystem::path(config.runs_folder);
   const auto recipe_of = [&](const VariantConfig& variant) {
     ConfigNode root = loaded.root;
     apply_set(root, variant.set);
@@ -90,8 +93,7 @@ std::vector<PlannedRun> plan_runs(const LoadedRecipe& loaded, const CompareConfi
       recipe.train.seed = seed;
       recipe.name = fmt::format("{}, seed {}", variant.name, seed);
       const std::string unique = run_fingerprint(recipe, corpus_fingerprint);
-      recipe.run_folder =
-          (folder / "runs" / fmt::format("{}-{}-{}", variant.name, seed, unique)).string();
+      recipe.run_folder = (folder / fmt::format("{}-{}-{}", variant.name, seed, unique)).string();
       runs.push_back({variant.name, seed, recipe.resolved()});
     }
   }

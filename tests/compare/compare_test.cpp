@@ -130,6 +130,28 @@ TEST_F(CompareTest, FinishedRunsAreTakenAndAnAddedVariantRunsAlone) {
   }
 }
 
+TEST_F(CompareTest, ComparisonsThatShareAFolderTrainTheirReferenceOnce) {
+  const std::string shared = fmt::format("compare.runs_folder={}/shared", folder_.string());
+  const CompareResult first = run(load(kTwo, {shared}));
+  EXPECT_EQ(labels_.size(), 4u);
+  const std::string other = R"(  seeds: [0, 1]
+  variants:
+    - name: standard
+    - name: sharp
+      set: {model.query_init: 2.5}
+)";
+  const CompareResult second =
+      run(load(other, {shared, fmt::format("run_folder={}/second", folder_.string())}));
+  EXPECT_EQ(labels_.size(), 2u) << fmt::format("{}", fmt::join(labels_, "; "));
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(second.variants[0].runs[r].validation_bits_per_byte,
+              first.variants[0].runs[r].validation_bits_per_byte);
+  }
+  run(load(kTwo, {shared, "train.steps=5"}));
+  EXPECT_EQ(labels_.size(), 4u) << "other settings are other runs";
+  EXPECT_FALSE(fs::exists(folder_ / "run" / "runs"));
+}
+
 std::string two_questions(const fs::path& folder) {
   write_file(folder / "q.jsonl",
              "{\"q\": \"ab\", \"a\": [\"c\", \"d\"], \"gold\": 0}\n"
