@@ -10,7 +10,7 @@
 namespace fovea {
 
 /// `automatic`: bfloat16 where the CPU multiplies it in hardware (AVX512_BF16, AMX) and on CUDA,
-/// else float32.
+/// else float32. Training also takes float32 where that is multiplied faster.
 enum class DtypeChoice { automatic, float32, bfloat16 };
 std::span<const std::string_view> enum_names(DtypeChoice);  // auto, float32, bfloat16
 

@@ -60,7 +60,7 @@ bool has(const std::array<std::string_view, n>& names, std::string_view name) {
 
 Kind kind_of(std::string_view name) {
   const std::string_view plain = plain_name(name);
-  if (has(kProducts, name)) return OperatorKind::product;
+  if (has(kProducts, plain)) return OperatorKind::product;
   if (has(kNorms, plain)) return OperatorKind::norm;
   if (has(kArithmetic, plain) || has(kCopies, name)) return OperatorKind::elementwise;
   return std::nullopt;
@@ -71,10 +71,11 @@ const at::Tensor* tensor_at(c10::ArrayRef<const c10::IValue> inputs, size_t plac
 }
 
 /// Of an operation that computes itself; 0 for one that calls others.
-double flops_of(std::string_view name, c10::ArrayRef<const c10::IValue> inputs) {
+double flops_of(std::string_view form, c10::ArrayRef<const c10::IValue> inputs) {
+  const std::string_view name = plain_name(form);
   const bool adds = name == "aten::addmm" || name == "aten::baddbmm";
   const at::Tensor *a = tensor_at(inputs, adds ? 1 : 0), *b = tensor_at(inputs, adds ? 2 : 1);
-  if (has(kArithmetic, plain_name(name))) {
+  if (has(kArithmetic, name)) {
     const double first = a != nullptr ? static_cast<double>(a->numel()) : 0.0;
     return std::max(first, b != nullptr ? static_cast<double>(b->numel()) : 0.0);
   }

@@ -10,6 +10,7 @@
 
 #include "fovea/base/error.h"
 #include "fovea/checkpoint/model_file.h"
+#include "fovea/nn/matmul.h"
 #include "fovea/runtime/machine.h"
 #include "fovea/runtime/memory_limit.h"
 #include "fovea/runtime/memory_shortage.h"
@@ -26,6 +27,14 @@ double flops_per_token(const ModelConfig& config, int64_t parameters, int64_t le
   const double attention = 6.0 * static_cast<double>(config.layers * config.heads) *
                            static_cast<double>(config.head_dim * length);
   return 6.0 * static_cast<double>(parameters - looked_up) + attention;
+}
+
+/// `auto` takes the dtype that is multiplied faster: a CPU may have instructions for bfloat16 and
+/// multiply float32 faster (bfloat16_product()).
+at::ScalarType training_dtype(DtypeChoice choice, at::Device device) {
+  const bool slow = device.is_cpu() && bfloat16_product() == Bfloat16Product::widened;
+  return choose_dtype(choice == DtypeChoice::automatic && slow ? DtypeChoice::float32 : choice,
+                      device);
 }
 
 bool has_temperature(const ModelConfig& config) {
@@ -56,8 +65,8 @@ Trainer::Impl::Impl(const Recipe& unresolved, TrainCallbacks calls,
   TrainConfig& train = recipe.train;
   device = choose_device(train.device);
   train.device = device.is_cuda() ? DeviceChoice::cuda : DeviceChoice::cpu;
-  train.dtype = choose_dtype(train.dtype, device) == at::kBFloat16 ? DtypeChoice::bfloat16
-                                                                   : DtypeChoice::float32;
+  train.dtype = training_dtype(train.dtype, device) == at::kBFloat16 ? DtypeChoice::bfloat16
+                                                                     : DtypeChoice::float32;
   if (train.threads > 0) at::set_num_threads(static_cast<int>(train.threads));
   reset_peak_memory(device);
   paths.folder = recipe.run_folder;

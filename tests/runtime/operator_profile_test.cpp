@@ -31,6 +31,14 @@ TEST(OperatorProfile, CountsProductsByTheirShapesInBothPasses) {
   EXPECT_EQ(profile.take().seconds(), 0.0);
 }
 
+TEST(OperatorProfile, ProductsThatAddInPlaceAreCounted) {
+  const at::Tensor x = at::ones({5, 7}), w = at::ones({7, 11});
+  at::Tensor sum = at::zeros({5, 11});
+  OperatorProfile profile(at::kCPU);
+  sum.addmm_(x, w);
+  EXPECT_EQ(flops(profile.take(), OperatorKind::product, false), 2.0 * 5 * 7 * 11);
+}
+
 TEST(OperatorProfile, WhatAScopeComputesIsOfItsKindInBothPasses) {
   const at::Tensor x = leaf({5, 7}), w = leaf({7, 11});
   OperatorProfile profile(at::kCPU);
