@@ -35,10 +35,6 @@ std::filesystem::path log_of(const std::filesystem::path& folder, const std::str
   return folder / "results" / (task + ".jsonl");
 }
 
-bool is_share(const std::string& metric) {
-  return metric.find("perplexity") == std::string::npos && metric != "bits_per_byte";
-}
-
 std::string value_text(const MetricScore& m) {
   return is_share(m.name) ? fmt::format("{:.2f} %", 100.0 * m.value)
                           : fmt::format("{:.4g}", m.value);
@@ -179,6 +175,14 @@ void print_comparisons(const std::vector<LogComparison>& comparisons, const std:
       table.add_note(fmt::format("{}: {} and {} questions of one side alone were left out", c.task,
                                  c.only_in_first, c.only_in_second));
   }
+  if (const std::optional<TaskMean> mean = mean_over_tasks(comparisons)) {
+    table.add_row(
+        {fmt::format("mean of {} tasks", mean->tasks), "%",
+         fmt::format("{:.2f}", 100 * mean->first), fmt::format("{:.2f}", 100 * mean->second),
+         fmt::format("{:+.2f} ± {:.2f}", 100 * mean->test.mean, 100 * mean->test.error), "", "",
+         fmt::format("{:.2g}{}", mean->test.p, mean->test.p < kSignificance ? " *" : ""),
+         std::to_string(mean->test.pairs)});
+  }
   table.add_note(
       fmt::format("paired by question; p: McNemar's exact test where scores are 0 and 1, else a "
                   "t-test, after Holm's correction over the tasks; * below {:g}",
@@ -317,6 +321,7 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
   }
   const std::vector<LogComparison> comparisons = compare_with(options, scores);
   for (const LogComparison& c : comparisons) json["against"].push_back(c.to_json());
+  if (const auto mean = mean_over_tasks(comparisons)) json["against_mean"] = mean->to_json();
   const std::vector<HeatMap> maps = heat_maps(scores);
   if (!options.out.empty()) write_file(out / "tasks.json", json.dump(2) + "\n");
   if (!options.out.empty() && !maps.empty())

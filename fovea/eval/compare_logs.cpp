@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "fovea/base/error.h"
+#include "fovea/report/equivalence.h"
 #include "fovea/text/result_json.h"
 
 namespace fovea {
@@ -32,6 +33,10 @@ std::map<std::string, double> scores_of(const ItemLog& log, const std::string& m
 }
 
 }  // namespace
+
+bool is_share(const std::string& metric) {
+  return metric.find("perplexity") == std::string::npos && metric != "bits_per_byte";
+}
 
 LogComparison compare_logs(const ItemLog& first, const ItemLog& second, const std::string& task,
                            const std::string& headline) {
@@ -63,6 +68,36 @@ void correct_by_holm(std::span<LogComparison> comparisons) {
   const std::vector<double> corrected = holm_corrected(p);
   for (size_t i = 0; i < corrected.size(); ++i) comparisons[i].corrected_p = corrected[i];
 }
+
+std::optional<TaskMean> mean_over_tasks(std::span<const LogComparison> comparisons) {
+  const auto no_share = [](const LogComparison& c) {
+    return c.metric == "nll" || !is_share(c.metric) || c.pairs.items < 2;
+  };
+  if (comparisons.size() < 2 || std::ranges::any_of(comparisons, no_share)) return std::nullopt;
+  TaskMean out{.tasks = std::ssize(comparisons)};
+  std::vector<PairedTest> tests;
+  for (const LogComparison& c : comparisons) {
+    out.first += c.pairs.first_mean / static_cast<double>(out.tasks);
+    out.second += c.pairs.second_mean / static_cast<double>(out.tasks);
+    tests.push_back(c.pairs.test);
+  }
+  out.test = mean_of_tests(tests);
+  return out;
+}
+
+template <class V>
+void describe(V& v, TaskMean& mean) {
+  v("tasks", mean.tasks);
+  v("questions", mean.test.pairs);
+  v("first", mean.first);
+  v("second", mean.second);
+  v("difference", mean.test.mean);
+  v("error", mean.test.error);
+  v.derived("interval", std::array{mean.test.interval.low, mean.test.interval.high});
+  v("p", mean.test.p);
+}
+
+nlohmann::ordered_json TaskMean::to_json() const { return described_json(*this); }
 
 template <class V>
 void describe(V& v, McNemar& m) {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,9 @@
 #include "fovea/report/statistics.h"
 
 namespace fovea {
+
+/// Whether a metric lies in 0 ... 1, as an accuracy.
+bool is_share(const std::string& metric);
 
 struct LogComparison {
   std::string task;
@@ -30,6 +34,17 @@ struct LogComparison {
 /// that one of the models could not be asked are left out. InputError where no question is in both.
 LogComparison compare_logs(const ItemLog& first, const ItemLog& second, const std::string& task,
                            const std::string& headline);
+
+/// The average over tasks, each with the same weight. Empty below two tasks, and where one has a
+/// metric that is no share.
+struct TaskMean {
+  int64_t tasks = 0;
+  double first = 0, second = 0;
+  PairedTest test;  ///< first - second, over the questions of all tasks
+
+  nlohmann::ordered_json to_json() const;
+};
+std::optional<TaskMean> mean_over_tasks(std::span<const LogComparison> comparisons);
 
 /// Fills `corrected_p`.
 void correct_by_holm(std::span<LogComparison> comparisons);

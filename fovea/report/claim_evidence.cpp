@@ -290,6 +290,30 @@ Evidence evidence_of_benchmark(const Json& file, const EvidenceQuery& query,
                    did_you_mean(query.variant, names));
 }
 
+Evidence evidence_of_tasks(const Json& file, const EvidenceQuery& query, const std::string& name) {
+  std::vector<std::string> names;
+  Evidence out;
+  out.pairs_are = "questions";
+  for (const Json& row : json_list(file, "against")) {
+    names.push_back(json_text(row, "task"));
+    const int64_t questions = json_integer(row, "questions");
+    require<InputError>(questions >= 2, name, "expected two questions of '{}' or more; got {}",
+                        names.back(), questions);
+    const double error = std::max(json_number(row, "error"), 1.0 / static_cast<double>(questions));
+    out.family.push_back(paired_t_test_of(json_number(row, "difference"), error, questions));
+  }
+  if (query.variant == "mean") {
+    out.family = {mean_of_tests(out.family)};
+  } else {
+    const auto found = std::ranges::find(names, query.variant);
+    require<InputError>(found != names.end(), name, "expected a task '{}'{}", query.variant,
+                        did_you_mean(query.variant, names));
+    out.place = static_cast<size_t>(found - names.begin());
+  }
+  out.test = out.family[out.place];
+  return out;
+}
+
 double corrected_at(const Evidence& evidence,
                     const std::function<double(const PairedTest&)>& p_of) {
   std::vector<double> p;
@@ -353,6 +377,7 @@ Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std:
   const Json& file = whole.at(pointer);
   if (file.contains("results") || file.contains("cases"))
     return evidence_of_benchmark(file, query, name);
+  if (file.contains("against")) return evidence_of_tasks(file, query, name);
   Study study;
   std::string pairs = "seeds";
   if (file.contains("variants")) {
@@ -364,7 +389,7 @@ Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std:
     study = study_of_runs(file, query);
   } else {
     require<InputError>(file.contains("rows"), name,
-                        "expected one of the keys variants, systems, runs, rows, results");
+                        "expected one of the keys variants, systems, runs, rows, against, results");
     study = study_of_rows(file);
   }
   study.file = name;

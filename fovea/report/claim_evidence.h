@@ -27,6 +27,9 @@ namespace fovea {
 ///   runs      a list of `variant`, `seed` and values by name; "log:NAME" takes the logarithm
 ///   rows      numbers kept from a page: `values` by seed, or `mean`, `deviation` and `runs`, and a
 ///             `difference` with its `error` to the file's `reference`
+///   against   tasks.json of `fovea eval --tasks --against`: `variant` is a task, or "mean" of all;
+///             questions are the pairs, and a task without any difference counts as if one question
+///             had differed
 ///   results   a benchmark: `variant` names the row, value a key with q1, median and q3 of pairs
 struct EvidenceQuery {
   std::string variant = {};

@@ -63,6 +63,19 @@ PairedTest paired_t_test_of(double mean, double error, int64_t pairs) {
   return test;
 }
 
+PairedTest mean_of_tests(std::span<const PairedTest> tests) {
+  require<InputError>(!tests.empty(), "statistics", "expected one test or more; got none");
+  double mean = 0, squares = 0;
+  int64_t pairs = 0;
+  for (const PairedTest& test : tests) {
+    mean += test.mean;
+    squares += test.error * test.error;
+    pairs += test.pairs;
+  }
+  const auto count = static_cast<double>(tests.size());
+  return paired_t_test_of(mean / count, std::sqrt(squares) / count, pairs);
+}
+
 PairedTest welch_test(const SampleSummary& first, const SampleSummary& second) {
   const auto share = [](const SampleSummary& s) {
     require<InputError>(s.count >= 2 && std::isfinite(s.mean) && s.deviation >= 0, "statistics",

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "fovea/report/statistics.h"
@@ -34,6 +35,10 @@ EquivalenceTest equivalence_test(const PairedTest& test, double margin);
 /// The test of numbers that stand in a table: `mean`, its standard error and the pairs. InputError
 /// for fewer than two pairs, an error below 0, and what is not finite.
 PairedTest paired_t_test_of(double mean, double error, int64_t pairs);
+
+/// The mean of several tests with equal weights, as an average over tasks whose questions are
+/// different ones: means are averaged, errors add up in squares. InputError for no tests.
+PairedTest mean_of_tests(std::span<const PairedTest> tests);
 
 /// Mean, sample standard deviation and number of one variant's runs.
 struct SampleSummary {

@@ -69,5 +69,24 @@ TEST(CompareLogs, HolmCorrectsOverTheTasks) {
   EXPECT_DOUBLE_EQ(both[1].corrected_p, 1.0);
 }
 
+TEST(CompareLogs, TheMeanOverTasksWeighsEachTaskTheSame) {
+  const std::vector<double> wrong(12, 0.0);
+  std::vector<double> half = wrong;
+  for (size_t i = 0; i < half.size(); i += 2) half[i] = 1;
+  std::vector<LogComparison> both{
+      compare_logs(log_of(half), log_of(wrong), "a", "acc"),
+      compare_logs(log_of({1, 0, 1, 1}), log_of({1, 0, 1, 1}), "b", "acc")};
+  const std::optional<TaskMean> mean = mean_over_tasks(both);
+  ASSERT_TRUE(mean);
+  EXPECT_DOUBLE_EQ(mean->first, (0.5 + 0.75) / 2);
+  EXPECT_DOUBLE_EQ(mean->second, 0.75 / 2);
+  EXPECT_DOUBLE_EQ(mean->test.mean, 0.25);
+  EXPECT_DOUBLE_EQ(mean->test.error, both[0].pairs.test.error / 2);
+  EXPECT_EQ(mean->to_json()["questions"], 16);
+  EXPECT_FALSE(mean_over_tasks(std::span(both).first(1)));
+  both[1].metric = "nll";
+  EXPECT_FALSE(mean_over_tasks(both)) << "nats are not averaged with shares";
+}
+
 }  // namespace
 }  // namespace fovea::compare_logs_test

@@ -211,6 +211,25 @@ TEST(ClaimEvidence, KeptNumbersGiveTheTestOfTheirPageOrWelchs) {
   EXPECT_GT(welch.test.freedom, 3);
 }
 
+TEST(ClaimEvidence, TasksArePairedByQuestionAndAveraged) {
+  const Json file = Json::parse(R"({"hard": {"against": [
+    {"task": "a", "questions": 400, "difference": -0.02, "error": 0.01},
+    {"task": "b", "questions": 500, "difference": 0.0, "error": 0.0}]}})");
+  Evidence evidence = read_evidence(file, {.variant = "a", .at = "/hard"}, "f");
+  EXPECT_DOUBLE_EQ(evidence.test.mean, -0.02);
+  EXPECT_EQ(evidence.family.size(), 2u);
+  EXPECT_EQ(evidence.pairs_are, "questions");
+  evidence = read_evidence(file, {.variant = "b", .at = "/hard"}, "f");
+  EXPECT_DOUBLE_EQ(evidence.test.error, 1.0 / 500) << "as if one question had differed";
+  EXPECT_LT(evidence.p_equivalent(0.01), 0.001);
+  evidence = read_evidence(file, {.variant = "mean", .at = "/hard"}, "f");
+  EXPECT_DOUBLE_EQ(evidence.test.mean, -0.01);
+  EXPECT_NEAR(evidence.test.error, std::hypot(0.01, 0.002) / 2, 1e-12);
+  EXPECT_EQ(evidence.test.pairs, 900);
+  EXPECT_EQ(evidence.family.size(), 1u);
+  EXPECT_ERROR(InputError, read_evidence(file, {.variant = "c", .at = "/hard"}, "f"), "'c'");
+}
+
 TEST(ClaimEvidence, BenchmarksGiveQuartilesAndNoTest) {
   const Json file = Json::parse(
       R"({"results": [{"name": "x", "pairs": 7, "ratio": {"q1": 1.5, "median": 1.6, "q3": 1.7}}]})");
