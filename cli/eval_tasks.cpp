@@ -19,6 +19,7 @@
 #include "fovea/eval/compare_logs.h"
 #include "fovea/eval/run_task.h"
 #include "fovea/eval/task_list.h"
+#include "fovea/eval/task_pairs.h"
 #include "fovea/eval/task_ranks.h"
 #include "fovea/eval/task_workers.h"
 #include "fovea/report/heat_map.h"
@@ -70,6 +71,17 @@ void print_scores(const std::vector<TaskScore>& scores) {
           fmt::format("{}: {} contexts are longer than the model's; their first tokens "
                       "were left out",
                       score.task, score.contexts_cut));
+  }
+  for (const TaskScore& score : scores) {
+    if (!score.pairs) continue;
+    const TaskPairs& pairs = *score.pairs;
+    table.add_note(fmt::format(
+        "{}: this attention reads {:.1f} % of the pairs of a question ({:.0f} tokens){}",
+        score.task, 100.0 * pairs.share, pairs.tokens,
+        pairs.untouched == 0
+            ? ""
+            : fmt::format("; {} of {} counted questions lose none, and show nothing of it",
+                          pairs.untouched, pairs.questions)));
   }
   table.add_note("* stands for the task");
   print(table.render(stdout_width()));
@@ -310,6 +322,11 @@ void run_eval_tasks(const EvalTaskOptions& options, const Globals& globals,
                                    },
                                .interrupt = interrupt.flag(),
                                .workers = workers.get()}));
+    scores.back().pairs =
+        task_pairs(loaded.model, *loaded.tokenizer, task, input, options.context, [&] {
+          progress.update({.label = task.name + ", counting pairs"});
+          require<Interrupted>(!*interrupt.flag(), "eval", "interrupted");
+        });
   }
   workers.reset();
   progress.finish();

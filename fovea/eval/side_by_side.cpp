@@ -229,7 +229,7 @@ class SideBySide {
     ScoreResult text = score_text(loaded.model, *loaded.tokenizer, texts,
                                   {.window = length, .rows = 1}, told("text"));
     SideBySideScore score{.length = length,
-                          .pairs = pairs_of(loaded.model, text, length),
+                          .pairs = share_of_pairs_read(loaded.model, text, length),
                           .bytes_read = bytes_read(loaded.model, text, length),
                           .window = chosen_,
                           .perplexity = text.total.token_perplexity()};
@@ -256,14 +256,6 @@ class SideBySide {
         model.config(), length, options_.dtype,
         {.distant_kept = prunes ? std::optional(text.distant_kept) : std::nullopt,
          .chosen_keys = text.last_keys_read});
-  }
-
-  static std::optional<double> pairs_of(const Transformer& model, const ScoreResult& text,
-                                        int64_t length) {
-    const FocusMode focus = model.compute().focus;
-    if (model.has("focus") && prunes_pairs(focus)) return text.pairs_kept;
-    if (model.has("focus") && focus == FocusMode::off) return 1.0;
-    return masked_pairs(model.config(), length, text.pairs_read);
   }
 
   double needle(const LoadedModel& loaded, int64_t length,
@@ -361,6 +353,14 @@ AttentionSystems read_attention_systems(const std::filesystem::path& file) {
   read_fields(load_yaml(file), systems);
   systems.check();
   return systems;
+}
+
+std::optional<double> share_of_pairs_read(const Transformer& model, const ScoreResult& text,
+                                          int64_t length) {
+  const FocusMode focus = model.compute().focus;
+  if (model.has("focus") && prunes_pairs(focus)) return text.pairs_kept;
+  if (model.has("focus") && focus == FocusMode::off) return 1.0;
+  return masked_pairs(model.config(), length, text.pairs_read);
 }
 
 std::optional<double> masked_pairs(const ModelConfig& config, int64_t tokens,

@@ -102,6 +102,11 @@ SideBySideResult compare_attentions(
     const std::function<void(std::string_view, int64_t, int64_t)>& progress = {},
     const std::atomic<bool>* interrupt = nullptr);
 
+/// Share of the causal pairs that the layers of a model read in texts of `length` tokens, which
+/// `text` has scored. Nothing where it is not known.
+std::optional<double> share_of_pairs_read(const Transformer& model, const ScoreResult& text,
+                                          int64_t length);
+
 /// Share of the causal pairs of `tokens` tokens that the layers see, their mean. Layers that choose
 /// keys by content have the measured share `chosen`; all others are counted by places. Nothing
 /// where `chosen` is missing or a layer computes no pairs.

@@ -140,6 +140,14 @@ void describe(V& v, PartScore& p) {
 }
 
 template <class V>
+void describe(V& v, TaskPairs& p) {
+  v("share", p.share);
+  v("questions", p.questions);
+  v("untouched", p.untouched);
+  v("tokens", p.tokens);
+}
+
+template <class V>
 void describe(V& v, TaskScore& s) {
   v("task", s.task);
   v("title", s.title);
@@ -157,6 +165,7 @@ void describe(V& v, TaskScore& s) {
   v.optional("cells", s.cells, !s.cells.empty());
   v("asked", s.asked);
   v("seconds", s.seconds);
+  v.optional("pairs", s.pairs, s.pairs.has_value());
 }
 
 nlohmann::ordered_json TaskScore::to_json() const { return described_json(*this); }

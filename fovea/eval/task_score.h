@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,14 @@ struct PartScore {
   std::vector<MetricScore> metrics;
 };
 
+/// The causal pairs that the layers of a sparse attention read (task_pairs.h).
+struct TaskPairs {
+  double share = 1.0;     ///< of all pairs of the counted questions
+  int64_t questions = 0;  ///< counted
+  int64_t untouched = 0;  ///< of them: nothing is left out
+  double tokens = 0.0;    ///< of a question, their mean
+};
+
 struct TaskScore {
   std::string task, title;
   std::string headline;  ///< which of `metrics` stands for the task
@@ -51,6 +60,7 @@ struct TaskScore {
   std::vector<std::string> refusals;  ///< why, the first few
   int64_t asked = 0;                  ///< by this run, in `seconds`; the others were in the log
   double seconds = 0.0;
+  std::optional<TaskPairs> pairs;  ///< where the caller has counted them
 
   const MetricScore& metric(const std::string& name) const;  ///< std::out_of_range
   /// Fills items, metrics, groups and cells.
