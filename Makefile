@@ -20,7 +20,7 @@ export FOVEA_TEXT := $(TEXT)
 export FOVEA_MINUTES := $(MINUTES)
 export FOVEA_TESTS := $(T)
 
-.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages claims support python-peers wheel python-test clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages study-pages claims support python-peers wheel python-test clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -97,6 +97,9 @@ bench: build ## benchmarks; prints ratios (ARGS go to the benchmark programs)
 
 bench-pages: ## the tables of benchmarks/results/*.md from the result files
 	@scripts/bench-pages.py
+
+study-pages: ## the tables of docs/findings/*.md from the result files
+	@scripts/study-pages.py
 
 claims: program ## the table of docs/findings/claims.md: verdicts from the claims and result files
 	@build/bin/fovea reproduce --markdown > docs/findings/claims.md

@@ -117,7 +117,7 @@ def picture_problems() -> list[str]:
 def generated_problems() -> list[str]:
     """Pages that scripts write: each script says with --check what is not current."""
     problems = []
-    for script in ("bench-pages.py", "support.py", "python-reference.py"):
+    for script in ("bench-pages.py", "study-pages.py", "support.py", "python-reference.py"):
         done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL)
         if done.returncode != 0:
