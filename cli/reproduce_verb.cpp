@@ -34,7 +34,7 @@ namespace {
 struct ReproduceOptions {
   std::vector<std::string> ids;
   std::vector<std::string> overrides;
-  std::string root = ".", model, text;
+  std::string root = ".", model, text, data;
   bool print_commands = false, markdown = false;
 };
 
@@ -78,12 +78,25 @@ std::string find_recipe(const std::string& word) {
                 "cannot find '{}' here or beside the program; run it in the source tree", word);
 }
 
-/// The words of a twin behind "fovea", with $M and $TEXT replaced.
+/// The commands of a twin, which stand behind each other with "&&".
+std::vector<std::string> commands_of(const std::string& twin) {
+  std::vector<std::string> commands;
+  constexpr std::string_view kBetween = " && ";
+  size_t begin = 0;
+  for (size_t at; (at = twin.find(kBetween, begin)) != std::string::npos;
+       begin = at + kBetween.size())
+    commands.push_back(twin.substr(begin, at - begin));
+  commands.push_back(twin.substr(begin));
+  return commands;
+}
+
+/// The words of one command behind "fovea", with $M, $TEXT and $DATA replaced.
 std::vector<std::string> words_of(const std::string& command, const ReproduceOptions& options) {
   std::vector<std::string> words;
   std::istringstream stream(command.substr(command.find(' ') + 1));
   for (std::string word; stream >> word;) {
     for (const auto& [name, value, option] : {std::tuple("$TEXT", &options.text, "--text"),
+                                              std::tuple("$DATA", &options.data, "--data"),
                                               std::tuple("$M", &options.model, "--model")}) {
       const size_t at = word.find(name);
       if (at == std::string::npos) continue;
@@ -93,7 +106,8 @@ std::vector<std::string> words_of(const std::string& command, const ReproduceOpt
     }
     words.push_back(find_recipe(word));
   }
-  words.insert(words.end(), options.overrides.begin(), options.overrides.end());
+  const bool trains = words.front() != "eval";
+  if (trains) words.insert(words.end(), options.overrides.begin(), options.overrides.end());
   return words;
 }
 
@@ -172,9 +186,13 @@ std::vector<DecidedClaim> run_twins(const std::vector<ClaimFile>& files,
   std::vector<DecidedClaim> out;
   for (const DecidedClaim& c : claims) {
     if (c.claim.command.empty()) continue;
-    if (done.insert(c.claim.command).second) {
-      if (!globals.quiet) write_stderr(fmt::format("running: {}\n", c.claim.command));
-      run_program_again(words_of(c.claim.command, options), c.claim.command, globals);
+    const std::vector<std::string> commands = commands_of(c.claim.command);
+    for (const std::string& command : commands)
+      (void)words_of(command, options);  // before the first
+    for (const std::string& command : commands) {
+      if (!done.insert(command).second) continue;
+      if (!globals.quiet) write_stderr(fmt::format("running: {}\n", command));
+      run_program_again(words_of(command, options), command, globals);
     }
     const auto file = std::ranges::find(files, c.seed, &ClaimFile::seed);
     out.push_back(c.claim.output.empty() ? c
@@ -248,6 +266,7 @@ Verb add_reproduce_verb(Command& app, Globals& globals) {
                  "print the claims with their commands and results; run nothing");
   verb->add_option("--model", options->model, "the pretrained model that a twin asks for ($M)");
   verb->add_option("--text", options->text, "the text that a twin asks for ($TEXT)");
+  verb->add_option("--data", options->data, "the folder of tasks that a twin asks for ($DATA)");
   verb->add_option("--results", options->root,
                    "folder that holds docs/findings/results and benchmarks/results");
   verb->add_flag("--markdown", options->markdown, "print the page docs/findings/claims.md");

@@ -371,7 +371,8 @@ double Evidence::p_equivalent(double margin) const {
 
 Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std::string& name) {
   require<InputError>(whole.is_object(), name, "expected a JSON object; got {}", whole.type_name());
-  const Json::json_pointer pointer(whole.contains("variants") ? "" : query.at);
+  const Json::json_pointer pointer(
+      whole.contains("variants") || whole.contains("against") ? "" : query.at);
   require<InputError>(whole.contains(pointer) && whole.at(pointer).is_object(), name,
                       "expected an object at '{}'", query.at);
   const Json& file = whole.at(pointer);

@@ -48,9 +48,9 @@ struct Claim {
   std::string claim = {};  ///< one sentence
   std::string paper = {};  ///< the paper's numbers
   std::string here = {};   ///< model, data, steps and seeds of the result
-  std::string command = {};       ///< `fovea ...`, the small twin; empty where there is none yet
-  std::string output = {};        ///< the result file that the command writes
-  std::string result = {};        ///< the kept result file, or the file of the test
+  std::string command = {};  ///< `fovea ...`, the small twin, or several with " && "; may be empty
+  std::string output = {};   ///< the result file that the command writes
+  std::string result = {};   ///< the kept result file, or the file of the test
   std::string paper_recipe = {};  ///< the same at the paper's size
   std::string flaw = {};          ///< why the numbers allow no verdict; empty where they do
   std::string note = {};          ///< what a reader of the verdict should know

@@ -86,13 +86,21 @@ void add_verdicts(std::span<const DecidedClaim> claims, std::string& out) {
   out += "\n";
 }
 
+/// A twin of several commands is too long for a cell: `fovea reproduce` runs them, `--show` prints
+/// them.
+std::string twin_cell(const DecidedClaim& decided) {
+  const std::string& twin = decided.claim.command;
+  if (twin.empty()) return "";
+  const bool several = twin.find(" && ") != std::string::npos;
+  return "`" + claim_cell(several ? "fovea reproduce " + decided.id() : twin) + "`";
+}
+
 void add_sources(std::span<const DecidedClaim> claims, std::string& out) {
   out += "| claim | small twin | result | at the paper's size |\n|---|---|---|---|\n";
   for (const DecidedClaim& decided : claims) {
     const Claim& claim = decided.claim;
     if (decided.verdict == ClaimVerdict::not_run) continue;
-    out += fmt::format("| `{}` | {} | {} | {} |\n", decided.id(),
-                       claim.command.empty() ? "" : "`" + claim_cell(claim.command) + "`",
+    out += fmt::format("| `{}` | {} | {} | {} |\n", decided.id(), twin_cell(decided),
                        repository_link(claim.result), repository_link(claim.paper_recipe));
   }
   out += "\n";
@@ -106,10 +114,11 @@ void add_not_run(std::span<const DecidedClaim> claims, std::string& out) {
   for (const DecidedClaim& decided : claims) {
     const Claim& claim = decided.claim;
     if (decided.verdict != ClaimVerdict::not_run) continue;
-    const std::string twin = claim.command.empty() ? (claim.flaw.empty() ? "none yet" : claim.flaw)
-                                                   : "`" + claim.command + "`";
+    const std::string twin = claim.command.empty()
+                                 ? (claim.flaw.empty() ? "none yet" : claim_cell(claim.flaw))
+                                 : twin_cell(decided);
     out += fmt::format("| `{}`, {}: {} | {} | {} | {} |\n", decided.id(), claim.place,
-                       claim_cell(claim.claim), claim_cell(claim.paper), claim_cell(twin),
+                       claim_cell(claim.claim), claim_cell(claim.paper), twin,
                        repository_link(claim.paper_recipe));
   }
   out += "\n";

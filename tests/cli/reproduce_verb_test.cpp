@@ -82,6 +82,11 @@ TEST_F(Reproduce, WhatATwinNeedsIsNamed) {
   const Finished model = run({"focal/table-2/ramp"});
   EXPECT_EQ(model.code, 2);
   EXPECT_THAT(model.err, HasSubstr("--model"));
+  spill(folder_ / "text.txt", "a text");
+  const Finished data = run({"focus/table-1/lambada", "--model", "nowhere", "--text", "text.txt"});
+  EXPECT_EQ(data.code, 2);
+  EXPECT_THAT(data.err, HasSubstr("--data")) << "before the first of its commands runs";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "runs"));
   const Finished none = run({"focal/fig-9"});
   EXPECT_EQ(none.code, 2);
   EXPECT_THAT(none.err, HasSubstr("no small twin"));
