@@ -69,6 +69,7 @@ std::vector<MetricScore> metrics_of(const Items& items) {
       if (!is_part(name) && std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
   }
+  metrics.reserve(names.size());
   for (const std::string& name : names) metrics.push_back(mean_of(name, values_of(items, name)));
   const std::vector<double> nll = values_of(items, "nll");
   if (nll.empty()) return metrics;
@@ -94,6 +95,7 @@ std::vector<MetricScore> metrics_of(const Items& items) {
 // Metrics by their names.
 std::vector<std::pair<std::string, MetricScore>> by_name(const std::vector<MetricScore>& metrics) {
   std::vector<std::pair<std::string, MetricScore>> all;
+  all.reserve(metrics.size());
   for (const MetricScore& m : metrics) all.emplace_back(m.name, m);
   return all;
 }
