@@ -392,6 +392,7 @@ Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std:
     require<InputError>(file.contains("rows"), name,
                         "expected one of the keys variants, systems, runs, rows, against, results");
     study = study_of_rows(file);
+    if (file.contains("pairs")) pairs = json_text(file, "pairs");
   }
   study.file = name;
   Evidence out = evidence_of(study, query);

@@ -26,7 +26,8 @@ namespace fovea {
 ///             of text are the pairs
 ///   runs      a list of `variant`, `seed` and values by name; "log:NAME" takes the logarithm
 ///   rows      numbers kept from a page: `values` by seed, or `mean`, `deviation` and `runs`, and a
-///             `difference` with its `error` to the file's `reference`
+///             `difference` with its `error` to the file's `reference`; `pairs` says what the
+///             values are, if not seeds
 ///   against   tasks.json of `fovea eval --tasks --against`: `variant` is a task, or "mean" of all;
 ///             questions are the pairs, and a task without any difference counts as if one question
 ///             had differed

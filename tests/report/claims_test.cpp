@@ -230,6 +230,20 @@ TEST(ClaimEvidence, TasksArePairedByQuestionAndAveraged) {
   EXPECT_ERROR(InputError, read_evidence(file, {.variant = "c", .at = "/hard"}, "f"), "'c'");
 }
 
+TEST(ClaimEvidence, RowsMaySayWhatTheirValuesAre) {
+  const Json file = Json::parse(R"({"classes": {"pairs": "texts", "reference": "one-step", "rows": [
+    {"name": "trained", "values": [1.0, 1.0, 1.0]},
+    {"name": "one-step", "values": [0.7, 0.4, 0.8]}]}})");
+  const Evidence level =
+      read_evidence(file, {.variant = "trained", .level = 0.96, .at = "/classes"}, "f");
+  EXPECT_EQ(level.pairs_are, "texts");
+  EXPECT_NEAR(level.test.mean, 0.04, 1e-12);
+  EXPECT_EQ(level.test.p, 0.0);
+  const Evidence control =
+      read_evidence(file, {.variant = "trained", .against = "one-step", .at = "/classes"}, "f");
+  EXPECT_NEAR(control.test.mean, (0.3 + 0.6 + 0.2) / 3, 1e-12);
+}
+
 TEST(ClaimEvidence, BenchmarksGiveQuartilesAndNoTest) {
   const Json file = Json::parse(
       R"({"results": [{"name": "x", "pairs": 7, "ratio": {"q1": 1.5, "median": 1.6, "q3": 1.7}}]})");
