@@ -21,6 +21,7 @@ import json
 import pathlib
 import re
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs/findings"
@@ -96,6 +97,7 @@ def table(name: str) -> str:
     margin = study.get("equivalence_margin", 0)
     if margin:
         lines[0] += f" Differences within {margin:g} bits per byte do not matter."
+    lines = textwrap.wrap(lines[0], 100)
     lines += ["", f"| variant |{' value |' if tried else ''} bits per byte | difference to {study['reference']} (95 %) | p (Holm) | verdict |"]
     lines.append(f"|---|{'---|' if tried else ''}---|---|---|---|")
     lines += [f"| {b['name'].replace('-', ', ')} |{' |' if tried else ''} {b['bits_per_byte']:.4f} | | | |" for b in study["baselines"]]

@@ -37,9 +37,8 @@ struct EvidenceQuery {
   std::string against = {};  ///< another variant; empty: the number `level`
   double level = 0;
   std::string value = "bits_per_byte";
-  std::string at =
-      {};              ///< JSON pointer of the list in a kept file: "/long"; not of a command's own
-  int64_t length = 0;  ///< of systems that were scored at several
+  std::string at = {};       ///< JSON pointer of a part of a kept file: "/long"
+  int64_t length = 0;        ///< of systems that were scored at several
   int64_t minus_length = 0;  ///< > 0: by how much the difference at `length` exceeds that at this
   std::string unit = {};
 
