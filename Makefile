@@ -20,7 +20,7 @@ export FOVEA_TEXT := $(TEXT)
 export FOVEA_MINUTES := $(MINUTES)
 export FOVEA_TESTS := $(T)
 
-.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 check format lint docs bench bench-pages study-pages claims support python-peers wheel python-test clean
+.PHONY: help setup gpu build program demo model retrofit test quick test-debug sanitize sanitize-changed sanitize-threads test-aarch64 test-aarch64-program check format lint docs bench bench-pages study-pages claims support python-peers wheel python-test clean
 
 help: ## this list
 	@echo "Fovea. Targets (each does what it needs first):"
@@ -80,6 +80,9 @@ sanitize-threads: setup ## the kernels' and the engine's tests under the thread 
 test-aarch64: setup ## the kernels' tests on ARM, by cross compiler and qemu, unless these sources passed before
 	@scripts/test-aarch64.sh $(JOBS)
 
+test-aarch64-program: setup ## the whole program on ARM, by cross compiler and qemu: a real model's text and a training run as here
+	@scripts/test-aarch64-program.sh $(JOBS)
+
 check: build ## the checks of .ci/run: format, lint, layers, docs, spec coverage
 	@scripts/check.sh
 
@@ -110,7 +113,8 @@ support: program ## the table of docs/support.md: what the program does with eac
 python-peers: setup ## a second environment with the full Python stack (5 GB), for peers and goldens only
 	@scripts/python-peers.sh
 
-wheel: program python-peers ## the Python package and the program as wheels, build/dist/*.whl (docs/python.md)
+wheel: setup python-peers ## the Python package and the program as wheels, build/dist/*.whl (docs/python.md)
+	@FOVEA_KERNELS=all scripts/build.sh release $(JOBS) fovea
 	@scripts/wheel.sh $(JOBS)
 
 python-test: python-peers ## the tests of the Python package; part of `make test` where python-peers is made

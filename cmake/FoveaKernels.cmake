@@ -24,9 +24,9 @@ if(FOVEA_KERNELS STREQUAL "native")
                   OUTPUT_VARIABLE FOVEA_NATIVE_MACROS COMMAND_ERROR_IS_FATAL ANY)
 endif()
 
-# fovea_isa(NAME [PROCESSORS regex] [NEEDS macro] [UNLESS macro] [NARROW] [OPTIONS options...]): an instruction set, of
+# fovea_isa(NAME [PROCESSORS regex] [NEEDS macro] [UNLESS regex] [NARROW] [OPTIONS options...]): an instruction set, of
 # which this build has kernels unless its processors are others or, with FOVEA_KERNELS=native, this machine lacks the macro
-# that it needs or has that of a set which serves in its place. NARROW: only families that name it have units for it.
+# that it needs or has one of a set which serves in its place. NARROW: only families that name it have units for it.
 function(fovea_isa name)
   cmake_parse_arguments(ISA "NARROW" "PROCESSORS;NEEDS;UNLESS" "OPTIONS" ${ARGN})
   set(FOVEA_ISA_${name} ${ISA_OPTIONS} PARENT_SCOPE)
@@ -35,7 +35,7 @@ function(fovea_isa name)
   endif()
   if(FOVEA_NATIVE_MACROS)
     if((ISA_NEEDS AND NOT FOVEA_NATIVE_MACROS MATCHES "define ${ISA_NEEDS} ")
-       OR (ISA_UNLESS AND FOVEA_NATIVE_MACROS MATCHES "define ${ISA_UNLESS} "))
+       OR (ISA_UNLESS AND FOVEA_NATIVE_MACROS MATCHES "define (${ISA_UNLESS}) "))
       return()
     endif()
   endif()
@@ -50,7 +50,8 @@ set(avx2 -march=x86-64-v3)
 set(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 set(avx512_bf16 ${avx512} -mavx512bf16 -mavx512vnni)
 # Ascending, as in fovea/kernels/common/isa.h. The kernels that a level of AVX-512 lacks are those of avx512, never of avx2.
-fovea_isa(scalar)
+# Scalar kernels serve processors that the others leave out, and at -O3 they took longer to compile than any other.
+fovea_isa(scalar UNLESS "__AVX2__|__ARM_NEON" OPTIONS -O1)
 fovea_isa(neon PROCESSORS "aarch64|arm64" OPTIONS -DFOVEA_NEON)
 fovea_isa(avx2 ${x86} NEEDS __AVX2__ UNLESS __AVX512BW__ OPTIONS ${avx2})
 fovea_isa(avx512 ${x86} NEEDS __AVX512BW__ OPTIONS ${avx512})

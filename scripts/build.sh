@@ -10,9 +10,9 @@ jobs=${2:-$(scripts/jobs.sh)}
 shift $(($# < 2 ? $# : 2))
 case $preset in release) folder=build ;; *) folder=build/$preset ;; esac
 
-# The program alone has the kernels that this machine runs; tests need those of all instruction sets.
+# The program alone has the kernels that this machine runs, unless FOVEA_KERNELS=all; tests need those of all instruction sets.
 kernels=all
-[ "$*" != fovea ] || kernels=native
+[ "$preset $*" != "release fovea" ] || kernels=${FOVEA_KERNELS:-native}
 if [ ! -f "$folder/build.ninja" ]; then
   echo "[build] configuring $preset in $folder/ (the first build takes minutes; later ones seconds)"
 elif [ "$kernels" = native ] || ! grep -q '^FOVEA_KERNELS:STRING=native$' "$folder/CMakeCache.txt"; then

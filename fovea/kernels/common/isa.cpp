@@ -64,6 +64,11 @@ std::vector<std::string> names_of(std::span<const Isa> isas) {
 }
 
 Isa choose() {
+  require<ConfigError>(built_isas().front() <= found_isa(), "this CPU",
+                       "offers '{}'; this build has kernels for {}; build with `make build`, or "
+                       "configure with -DFOVEA_KERNELS=all",
+                       kIsaNames[static_cast<size_t>(found_isa())],
+                       fmt::join(names_of(built_isas()), ", "));
   const char* forced = std::getenv("FOVEA_ISA");
   if (forced == nullptr || *forced == '\0') return found_isa();
   const std::vector<std::string> known = names_of(kKnown);
