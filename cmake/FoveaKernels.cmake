@@ -58,7 +58,8 @@ fovea_isa(avx512 ${x86} NEEDS __AVX512BW__ OPTIONS ${avx512})
 fovea_isa(avx512_bf16 ${x86} NARROW NEEDS __AVX512BF16__ OPTIONS ${avx512_bf16})
 fovea_isa(amx ${x86} NARROW NEEDS __AMX_BF16__ OPTIONS ${avx512_bf16} -mamx-tile -mamx-bf16 -DFOVEA_TILES)
 
-# fovea_kernel_sources(ISA SOURCES... [OPTIONS options...]): the sources compile as kernels of an instruction set.
+# fovea_kernel_sources(ISA SOURCES... [OPTIONS options...]): the sources compile as kernels of an instruction set, or of none
+# of them (`any`).
 function(fovea_kernel_sources isa)
   cmake_parse_arguments(K "" "" "OPTIONS" ${ARGN})
   set_property(SOURCE ${K_UNPARSED_ARGUMENTS} APPEND PROPERTY COMPILE_OPTIONS

@@ -21,7 +21,7 @@ fovea_kernels(products/matvec MatVecTable ALSO avx512_bf16 ${contracted})
 fovea_kernels(performer/performer PerformerTable ${contracted})
 
 # Loops beside the kernels, over rows and plans, that take a share of their time.
-fovea_kernel_sources(scalar kernels/cpu/decode/attention_decode.cpp kernels/cpu/pointwise/attention_gradient.cpp
+fovea_kernel_sources(any kernels/cpu/decode/attention_decode.cpp kernels/cpu/pointwise/attention_gradient.cpp
   kernels/cpu/pointwise/attention_ring.cpp kernels/cpu/grouped/grouped_gradient.cpp kernels/cpu/grouped/grouped_scan.cpp
   kernels/cpu/grouped/grouped_partitions.cpp)
 
