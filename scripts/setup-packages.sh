@@ -1,4 +1,4 @@
-# Sourced by setup.sh and test-aarch64.sh: installs what is missing of a list of packages (debian-packages.txt).
+# Sourced by setup.sh and the tests for AArch64: installs what is missing of a list of packages (debian-packages.txt).
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0

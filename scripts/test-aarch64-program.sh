@@ -71,12 +71,13 @@ here_program=(build/bin/fovea)
 arm_program=("$emulator" -L "$FOVEA_AARCH64_ROOT" build/aarch64-program/bin/fovea)
 "${arm_program[@]}" info | sed 's/^/[aarch64] /'
 
-# same_text NAME ARGUMENTS...: both programs write the same continuation.
+# same_text NAME OPTIONS...: both programs write the same continuation.
 failed=0
 same_text() {
   local name=$1
   shift
-  "${here_program[@]}" generate --quiet "$@" > "$work/here" && "${arm_program[@]}" generate --quiet "$@" > "$work/arm"
+  "${here_program[@]}" "${likeliest[@]}" --quiet "$@" > "$work/here"
+  "${arm_program[@]}" "${likeliest[@]}" --quiet "$@" > "$work/arm"
   if cmp -s "$work/here" "$work/arm"; then
     echo "[aarch64] $name: the same text: $(tr '\n' ' ' < "$work/arm" | cut -c 1-100)"
   else
@@ -85,12 +86,11 @@ same_text() {
     failed=1
   fi
 }
-prompt="The capital of France is Paris. The capital of Italy is"
-for weights in f32 stored q8_0 q4_0; do
-  same_text "SmolLM2, --weights $weights" "$model" "$prompt" --temperature 0 --max-tokens 12 --weights "$weights" --dtype float32
-done
-same_text "SmolLM2, bfloat16" "$model" "$prompt" --temperature 0 --max-tokens 12 --weights bf16 --dtype bfloat16
-same_text "SmolLM2, a window of 8" "$model" "$prompt" --temperature 0 --max-tokens 12 --attention mask.window=8 --dtype float32
+likeliest=(generate "$model" "The capital of France is Paris. The capital of Italy is" --temperature 0 --max-tokens 8)
+same_text "SmolLM2 in float32" --dtype float32 --weights f32
+same_text "SmolLM2 in bfloat16" --dtype bfloat16 --weights bf16
+same_text "SmolLM2, the file's 4 and 8 bits" --dtype float32 --weights stored
+same_text "SmolLM2, a window of 8 tokens" --dtype float32 --attention mask.window=8
 
 train=(train recipes/my-text.yaml --quiet data.sources.0.path=docs/building.md model.layers=2 model.width=64 model.heads=2
   model.context=64 train.steps=5 train.batch_rows=4 train.dtype=float32)
