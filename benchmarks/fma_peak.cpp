@@ -12,6 +12,7 @@
 #endif
 
 #include "fovea/kernels/common/isa.h"
+#include "fovea/kernels/common/pair_products.h"
 
 namespace fovea {
 namespace {
@@ -81,7 +82,7 @@ double fma_peak_float32() {
 
 double fma_peak_bfloat16() {
 #if defined(__x86_64__)
-  if (chosen_isa() >= Isa::avx512_bf16) return best_rate(64.0 * kSteps * kChains, loop_bf16);
+  if (multiplies_pairs()) return best_rate(64.0 * kSteps * kChains, loop_bf16);
 #endif
   return fma_peak_float32();
 }

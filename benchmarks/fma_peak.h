@@ -12,7 +12,7 @@ namespace fovea {
 /// GFLOP/s with fused multiply-add of the widest float32 vectors of the instruction set in force; 0
 /// where it has no AVX2 vectors.
 double fma_peak_float32();
-/// GFLOP/s with vdpbf16ps; where the instruction set in force lacks it, the float32 peak.
+/// GFLOP/s with vdpbf16ps; where kernels do not multiply pairs, the float32 peak.
 double fma_peak_bfloat16();
 
 /// The sum of n floats, n a multiple of 64: a loop that waits for memory alone.

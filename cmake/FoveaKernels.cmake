@@ -50,7 +50,7 @@ set(avx2 -march=x86-64-v3)
 set(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 set(avx512_bf16 ${avx512} -mavx512bf16 -mavx512vnni)
 # Ascending, as in fovea/kernels/common/isa.h. The kernels that a level of AVX-512 lacks are those of avx512, never of avx2.
-# Scalar kernels serve processors that the others leave out, and at -O3 they took longer to compile than any other.
+# Scalar kernels serve processors that the others leave out; -O3 would double the time to compile them.
 fovea_isa(scalar UNLESS "__AVX2__|__ARM_NEON" OPTIONS -O1)
 fovea_isa(neon PROCESSORS "aarch64|arm64" OPTIONS -DFOVEA_NEON)
 fovea_isa(avx2 ${x86} NEEDS __AVX2__ UNLESS __AVX512BW__ OPTIONS ${avx2})

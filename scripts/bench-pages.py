@@ -44,14 +44,14 @@ def cell(value: object) -> str:
 
 
 def flat(row: dict, prefix: str = "") -> dict[str, object]:
-    """Nested keys become "prompt hard_ms"; texts too long for a table are left out."""
+    """Nested keys become "prompt hard_ms"; texts too long for a table are left out, the name of a row never."""
     out = {}
     for key, value in row.items():
         if isinstance(value, dict) and set(value) != QUARTILES:
             out |= flat(value, f"{prefix}{key} ")
         elif isinstance(value, list) and any(isinstance(item, (dict, list)) for item in value):
             continue
-        elif len(cell(value)) <= LONGEST:
+        elif key == "name" or len(cell(value)) <= LONGEST:
             out[prefix + key] = value
     return out
 

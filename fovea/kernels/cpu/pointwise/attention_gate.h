@@ -13,8 +13,8 @@ namespace {
 
 /// Rows whose sums fit the registers.
 constexpr int kGateRows = kRows < 8 ? kRows : 8;
-/// Vectors of a row whose gates are computed side by side. The backward pass of log gates took 1.2
-/// times as long on AVX-512 with two of them, and on AVX2 with one.
+/// Vectors of a row whose gates are computed side by side. The backward pass of log gates takes 1.2
+/// times as long with two of them on AVX-512, and with one on AVX2.
 constexpr int kGateVectors = kRegisters == 32 ? 1 : 2;
 
 /// Whether the pairs of a tile are local: all, some, none.
