@@ -47,7 +47,7 @@ void run(const Globals& globals) {
       {"cpu", machine["cpu"]},
       {"isa_found", enum_name(found_isa())},
       {"isa_chosen", enum_name(chosen_isa())},
-      {"bfloat16_in_hardware", found_isa() >= Isa::avx512_bf16},
+      {"bfloat16_in_hardware", found_isa() >= Isa::avx512_bf16 || found_isa() == Isa::neon_bf16},
       {"linear_float32", enum_name(linear_library())},
       {"linear_bfloat16", enum_name(bfloat16_product())},
       {"cores", machine["cores"]},

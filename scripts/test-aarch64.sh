@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test-aarch64.sh [JOBS]: the kernels' tests on AArch64 (NEON and portable kernels), cross-compiled and run by qemu, unless
-# these very sources passed before on this machine (the cache folder remembers 50 of them). qemu's speed says nothing.
+# these very sources passed before on this machine (the cache folder remembers 50 of them). The suites run JOBS at a time.
+# qemu's speed says nothing.
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
@@ -33,7 +34,28 @@ scripts/build.sh aarch64 "$jobs" kernels_test
 # Random problems are few: qemu takes ten times as long as a processor.
 export OMP_NUM_THREADS=1 FOVEA_RANDOM_CASES=${FOVEA_RANDOM_CASES:-20}
 export FOVEA_TEST_EMULATOR="$emulator -L /usr/aarch64-linux-gnu"
-$FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_brief=1
-mkdir -p "$FOVEA_CACHE"
+
+# A suite that passed is remembered by the sources' hash, so that an interrupted run goes on where it was.
+export passed_suites=$FOVEA_CACHE/passed-aarch64-$hash
+run_suite() {
+  local suite=$1 start=$SECONDS log
+  ! grep -qxF "$suite" "$passed_suites" || return 0
+  log=$(mktemp)
+  if $FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_brief=1 --gtest_filter="$suite*" > "$log" 2>&1; then
+    echo "[aarch64] ${suite%.}: $(sed -n 's/^\[  PASSED  \] \(.*\)\./\1/p' "$log") passed, $((SECONDS - start)) s"
+    echo "$suite" >> "$passed_suites"
+    rm -f "$log"
+  else
+    echo "[aarch64] $suite FAILED"
+    cat "$log"
+    rm -f "$log"
+    return 1
+  fi
+}
+export -f run_suite
+touch "$passed_suites"
+$FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_list_tests | sed -n 's/^\([A-Za-z0-9_/]*\.\).*/\1/p' |
+  xargs -P "$jobs" -I {} bash -c 'run_suite {}'
 { tail -n 49 "$passed" 2> /dev/null || true; echo "$hash"; } > "$passed.new"
 mv "$passed.new" "$passed"
+rm -f "$passed_suites"

@@ -2,22 +2,23 @@
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
+set(narrow neon_bf16 avx512_bf16)
 set(both TYPES float BFloat16)
 set(contracted OPTIONS ${FOVEA_CONTRACTED})
 set(strips AMX_OPTIONS -DFOVEA_ROW_TILES=1) # a strip is three rows of tiles
 
-fovea_kernels(pointwise/attention AttentionTable ${both} ALSO avx512_bf16 amx APART ${contracted})
-fovea_kernels(pointwise/attention_gated GatedPasses ${both} ALSO avx512_bf16 amx APART ${contracted})
+fovea_kernels(pointwise/attention AttentionTable ${both} ALSO ${narrow} amx APART ${contracted})
+fovea_kernels(pointwise/attention_gated GatedPasses ${both} ALSO ${narrow} amx APART ${contracted})
 fovea_kernels(pointwise/few_keys FewKeysTable ${both} ${contracted})
-fovea_kernels(mixing/mixing MixingTable ${both} ALSO avx512_bf16 amx ${contracted} ${strips})
-fovea_kernels(mixing/mixing_gradient MixingGradientPass ${both} ALSO avx512_bf16 amx ${contracted} ${strips})
+fovea_kernels(mixing/mixing MixingTable ${both} ALSO ${narrow} amx ${contracted} ${strips})
+fovea_kernels(mixing/mixing_gradient MixingGradientPass ${both} ALSO ${narrow} amx ${contracted} ${strips})
 fovea_kernels(mixing/convolution ConvolutionTable TYPES float double ${contracted})
-fovea_kernels(decode/mixing_decode MixingDecodeTable ${both} ALSO avx512_bf16 ${contracted})
-fovea_kernels(decode/selector SelectorTable ${both} ALSO avx512_bf16 ${contracted})
+fovea_kernels(decode/mixing_decode MixingDecodeTable ${both} ALSO ${narrow} ${contracted})
+fovea_kernels(decode/selector SelectorTable ${both} ALSO ${narrow} ${contracted})
 fovea_kernels(decode/sampling SamplingTable ${contracted})
 fovea_kernels(decode/decoder DecoderTable ${both})
 fovea_kernels(products/elementwise ElementwiseTable ${both})
-fovea_kernels(products/matvec MatVecTable ALSO avx512_bf16 ${contracted})
+fovea_kernels(products/matvec MatVecTable ALSO ${narrow} ${contracted})
 fovea_kernels(performer/performer PerformerTable ${contracted})
 
 # Loops beside the kernels, over rows and plans, that take a share of their time.

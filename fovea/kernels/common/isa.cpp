@@ -17,6 +17,7 @@
 #include <cpuid.h>
 #endif
 #if defined(__linux__)
+#include <sys/auxv.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -51,7 +52,7 @@ constexpr Isa kKnown[] = {
 #if defined(__x86_64__)
     Isa::scalar, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx
 #elif defined(__aarch64__)
-    Isa::scalar, Isa::neon
+    Isa::scalar, Isa::neon, Isa::neon_bf16
 #else
     Isa::scalar
 #endif
@@ -105,6 +106,10 @@ Isa found_isa() {
     return Isa::avx512;
   return cpu_has_amx() ? Isa::amx : Isa::avx512_bf16;
 #elif defined(__aarch64__)
+#if defined(__linux__)
+  const unsigned long features = getauxval(AT_HWCAP2);
+  if ((features & HWCAP2_BF16) != 0 && (features & HWCAP2_I8MM) != 0) return Isa::neon_bf16;
+#endif
   return Isa::neon;
 #else
   return Isa::scalar;

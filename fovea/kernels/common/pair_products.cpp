@@ -12,7 +12,8 @@ bool pairs_give_way() {
 }
 
 bool multiplies_pairs() {
-  return chosen_isa() == Isa::amx || (chosen_isa() == Isa::avx512_bf16 && !pairs_give_way());
+  const Isa isa = chosen_isa();
+  return isa == Isa::amx || isa == Isa::neon_bf16 || (isa == Isa::avx512_bf16 && !pairs_give_way());
 }
 
 }  // namespace fovea

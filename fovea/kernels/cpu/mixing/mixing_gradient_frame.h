@@ -320,13 +320,13 @@ class GradientFrame {
              [[maybe_unused]] int64_t n, [[maybe_unused]] uint16_t* to) const {
     if constexpr (kPairs) {
       constexpr int64_t kWhole = kWindowPitch / kPanel * kPanel;
-      static_assert(!kPairs || kWindowPitch - kWhole == kLanes);
+      static_assert(kWindowPitch == kWhole || kWindowPitch - kWhole == kLanes);
       for (int64_t r = 0; r < frame_ + kRowsBehind; ++r) {
         const float* const from = x.at(h, r, n) - kKeyHalo;
         Word* const words = reinterpret_cast<Word*>(to + r * kHalfPitch);
         for (int64_t c = 0; c < kWhole; c += kPanel)
           P::store_row(words + c / 2, load(from + c), load(from + c + kLanes));
-        P::store_half(words + kWhole / 2, load(from + kWhole));
+        if constexpr (kWindowPitch > kWhole) P::store_half(words + kWhole / 2, load(from + kWhole));
       }
     }
   }

@@ -1,8 +1,8 @@
 // Rows of a tensor into the layouts of packed operands (attention_product.h).
 //
-// With masked loads a panel goes from its rows straight into every layout. kLanes rows are loaded
-// side by side, so that their cache misses overlap; two bfloat16 take one lane of a transposition.
-// Elsewhere rows become `natural` first.
+// With masked loads, and in pairs, a panel goes from its rows straight into every layout. kLanes
+// rows are loaded side by side, so that their cache misses overlap; two bfloat16 take one lane of a
+// transposition. Elsewhere rows become `natural` first.
 //
 // SPDX-FileCopyrightText: The Fovea authors
 // SPDX-License-Identifier: Apache-2.0
@@ -15,10 +15,13 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;
 
+template <class P>
+constexpr bool kPacksDirectly = kMaskedLoads || P::kElements == 2;
+
 /// One row of a tensor as words, zeros behind it.
 template <class T, class P>
 FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to) {
-  if constexpr (kMaskedLoads) {
+  if constexpr (kPacksDirectly<P>) {
     for (int64_t c = 0; c < pitch; c += kLanes) {
       const int64_t at = c * P::kElements;
       const RowPart part = row_part(width - at);
@@ -28,7 +31,6 @@ FOVEA_INLINE void copy_row(const T* from, int64_t width, int64_t pitch, Word* to
         store(to + c, load_row(from + at, part));
     }
   } else {
-    static_assert(P::kElements == 1);
     for (int64_t c = 0; c < width; ++c) to[c] = to_float(from[c]);
     for (int64_t c = width; c < pitch; ++c) to[c] = 0.0f;
   }
@@ -175,7 +177,7 @@ FOVEA_INLINE void pack_by_natural(const PanelSource<T>& from, const PackedWidth&
 template <class T, class P>
 void pack_panel(const PanelSource<T>& from, const PackedWidth& width, const PanelLayouts& to,
                 [[maybe_unused]] Word* scratch) {
-  if constexpr (kMaskedLoads)
+  if constexpr (kPacksDirectly<P>)
     pack_directly<T, P>(from, width, to);
   else
     pack_by_natural<T, P>(from, width, to, scratch);

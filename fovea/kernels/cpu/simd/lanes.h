@@ -16,6 +16,8 @@
 //   list_common(x, bits, first, to)  first + n of those of 8 words that share a bit; their number
 //   exp2_lanes<degree>, exp2_seen    2^x, relative error 2e-7 (5) or 8e-5 (3); -inf gives 0
 //   dot_pairs, dot_fours             sum + products of whole numbers in each lane; kDotsFours
+//   pair_products, halves_of, store_halves, weave_halves, neighbouring_halves: pairs of bfloat16 in
+//                                    lanes (words.h), where FOVEA_PAIRS is defined
 //   to_nearest, store_bytes          whole numbers, ties to even; 32 of them as bytes
 //   keep_in_register                 GCC would read the memory again for every use
 //

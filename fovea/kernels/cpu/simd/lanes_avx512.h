@@ -267,5 +267,62 @@ FOVEA_INLINE Int dot_pairs(Int sum, Shorts x, Shorts y) {
 FOVEA_INLINE Int dot_fours(Int sum, Bits, uint32_t) { return sum; }  // never called
 #endif
 
+// Pairs of bfloat16 (words.h). Emulated they make the code around them run, and be tested, on CPUs
+// without these instructions.
+
+#if defined(FOVEA_PAIRS_EMULATED)
+#define FOVEA_PAIRS
+FOVEA_INLINE Float pair_products(Float a, Float b, Float sums) {
+  const auto even = [](Float x) FOVEA_ALWAYS {
+    return reinterpret_cast<Float>(reinterpret_cast<Int>(x) << 16);
+  };
+  const auto odd = [](Float x) FOVEA_ALWAYS {
+    return reinterpret_cast<Float>(reinterpret_cast<Int>(x) & ~0xFFFF);
+  };
+  return even(a) * even(b) + (odd(a) * odd(b) + sums);
+}
+FOVEA_INLINE __m256i halves_of(Float x) {
+  const Int bits = reinterpret_cast<Int>(x), nan = x != x;
+  const Int rounded = bits + 0x7FFF + ((bits >> 16) & 1);
+  return _mm512_cvtepi32_epi16(
+      reinterpret_cast<__m512i>((nan ? broadcast(0x7FC00000) : rounded) >> 16));
+}
+FOVEA_INLINE Float halves_of(Float low, Float high) {
+  return reinterpret_cast<Float>(
+      _mm512_inserti64x4(_mm512_castsi256_si512(halves_of(low)), halves_of(high), 1));
+}
+#elif defined(__AVX512BF16__)
+#define FOVEA_PAIRS
+FOVEA_INLINE Float pair_products(Float a, Float b, Float sums) {
+  return _mm512_dpbf16_ps(sums, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+FOVEA_INLINE __m256i halves_of(Float x) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)); }
+FOVEA_INLINE Float halves_of(Float low, Float high) {
+  return reinterpret_cast<Float>(_mm512_cvtne2ps_pbh(high, low));
+}
+#endif
+
+#if defined(FOVEA_PAIRS)
+FOVEA_INLINE void store_halves(float* p, Float x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), halves_of(x));
+}
+FOVEA_INLINE void weave_halves(Float even, Float odd, Float& low, Float& high) {
+  alignas(64) static constexpr uint16_t kLow[32] = {0,  32, 1,  33, 2,  34, 3,  35, 4,  36, 5,
+                                                    37, 6,  38, 7,  39, 8,  40, 9,  41, 10, 42,
+                                                    11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+  const __m512i at = _mm512_load_si512(kLow), next = _mm512_add_epi16(at, _mm512_set1_epi16(16));
+  const __m512i a = reinterpret_cast<__m512i>(even), b = reinterpret_cast<__m512i>(odd);
+  low = reinterpret_cast<Float>(_mm512_permutex2var_epi16(a, at, b));
+  high = reinterpret_cast<Float>(_mm512_permutex2var_epi16(a, next, b));
+}
+FOVEA_INLINE Float neighbouring_halves(const uint16_t* p) {
+  alignas(64) static constexpr uint16_t kNeighbours[32] = {
+      0, 1, 1, 2,  2,  3,  3,  4,  4,  5,  5,  6,  6,  7,  7,  8,
+      8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15, 16};
+  return reinterpret_cast<Float>(
+      _mm512_permutexvar_epi16(_mm512_load_si512(kNeighbours), _mm512_loadu_si512(p)));
+}
+#endif
+
 }  // namespace
 }  // namespace fovea::kernels

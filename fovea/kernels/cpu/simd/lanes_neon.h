@@ -11,7 +11,12 @@
 namespace fovea::kernels {
 namespace {
 
-constexpr bool kFused = true, kDotsFours = false;
+constexpr bool kFused = true;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kDotsFours = true;
+#else
+constexpr bool kDotsFours = false;
+#endif
 
 FOVEA_INLINE Float broadcast(float x) { return vdupq_n_f32(x); }
 // As the other instruction sets: b where one of them is no number.
@@ -99,7 +104,13 @@ FOVEA_INLINE Int dot_pairs(Int sum, Shorts x, Shorts y) {
   return vaddq_s32(sum,
                    vpaddq_s32(vmull_s16(vget_low_s16(a), vget_low_s16(b)), vmull_high_s16(a, b)));
 }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+FOVEA_INLINE Int dot_fours(Int sum, Bits x, uint32_t y) {
+  return vusdotq_s32(sum, vreinterpretq_u8_u32(x), vreinterpretq_s8_u32(vdupq_n_u32(y)));
+}
+#else
 FOVEA_INLINE Int dot_fours(Int sum, Bits, uint32_t) { return sum; }  // never called
+#endif
 
 FOVEA_INLINE Int to_nearest(Float x) { return vcvtnq_s32_f32(x); }
 FOVEA_INLINE void store_bytes(const Int (&x)[8], int8_t* to) {
@@ -110,6 +121,31 @@ FOVEA_INLINE void store_bytes(const Int (&x)[8], int8_t* to) {
     vst1q_s8(to + 4 * n, vcombine_s8(vmovn_s16(low), vmovn_s16(high)));
   }
 }
+
+// Pairs of bfloat16 (words.h).
+
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#define FOVEA_PAIRS
+FOVEA_INLINE Float pair_products(Float a, Float b, Float sums) {
+  return vbfdotq_f32(sums, vreinterpretq_bf16_f32(a), vreinterpretq_bf16_f32(b));
+}
+FOVEA_INLINE Float halves_of(Float low, Float high) {
+  return vreinterpretq_f32_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
+}
+FOVEA_INLINE void store_halves(float* p, Float x) {
+  const bfloat16x4_t halves = vcvt_bf16_f32(x);
+  __builtin_memcpy(p, &halves, sizeof(halves));
+}
+FOVEA_INLINE void weave_halves(Float even, Float odd, Float& low, Float& high) {
+  const uint16x8_t a = vreinterpretq_u16_f32(even), b = vreinterpretq_u16_f32(odd);
+  low = vreinterpretq_f32_u16(vzip1q_u16(a, b));
+  high = vreinterpretq_f32_u16(vzip2q_u16(a, b));
+}
+FOVEA_INLINE Float neighbouring_halves(const uint16_t* p) {
+  const uint16x4_t a = vld1_u16(p), b = vld1_u16(p + 1);
+  return vreinterpretq_f32_u16(vcombine_u16(vzip1_u16(a, b), vzip2_u16(a, b)));
+}
+#endif
 
 }  // namespace
 }  // namespace fovea::kernels

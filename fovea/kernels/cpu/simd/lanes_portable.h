@@ -79,8 +79,11 @@ FOVEA_INLINE Float load_row(const float* row, RowPart part) {
 }
 FOVEA_INLINE Float load_row(const BFloat16* row, RowPart part) {
   Float x{};
-  const int64_t n = part < 2 * kLanes ? part : 2 * kLanes;
-  if (n > 0) __builtin_memcpy(&x, row, static_cast<size_t>(n) * sizeof(*row));
+  if (part >= 2 * kLanes) {
+    __builtin_memcpy(&x, row, sizeof(x));
+  } else if (part > 0) {
+    __builtin_memcpy(&x, row, static_cast<size_t>(part) * sizeof(*row));
+  }
   return x;
 }
 template <class T>
