@@ -19,6 +19,14 @@
 
 namespace fovea::testing {
 
+/// The instruction set whose kernels of float32 serve the one in force.
+inline std::string_view isa_of_float32() {
+  const Isa isa = chosen_isa() >= Isa::avx512      ? Isa::avx512
+                  : chosen_isa() == Isa::neon_bf16 ? Isa::neon
+                                                   : chosen_isa();
+  return enum_names(isa)[static_cast<size_t>(isa)];
+}
+
 /// Expects that the tests of `filter` pass with every instruction set below the one in force, which
 /// runs them in this process. FOVEA_TEST_EMULATOR: what runs the program. The sets run side by
 /// side: under the sanitizers one takes minutes.

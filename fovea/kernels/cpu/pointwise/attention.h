@@ -36,7 +36,7 @@ void run(const AttentionBackward<T>& problem, const AttentionTable<T>* table = n
 template <class T>
 void run(const AttentionDecode<T>& problem, const AttentionTable<T>* table = nullptr);
 
-/// The instruction set of these kernels for T: "avx512_bf16", "avx512", "avx2", "scalar".
+/// The instruction set of these kernels for T, a name of kIsaNames.
 template <class T>
 std::string_view attention_isa();
 
