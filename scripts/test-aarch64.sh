@@ -31,8 +31,8 @@ if [ -n "$(missing_packages)" ] || [ -z "$emulator" ]; then
 fi
 
 scripts/build.sh aarch64 "$jobs" kernels_test
-# Random problems are few: qemu takes ten times as long as a processor.
-export OMP_NUM_THREADS=1 FOVEA_RANDOM_CASES=${FOVEA_RANDOM_CASES:-20}
+# Random problems are few: qemu takes ten times as long as a processor. Threads that wait leave it to others at once.
+export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1 FOVEA_RANDOM_CASES=${FOVEA_RANDOM_CASES:-20}
 export FOVEA_TEST_EMULATOR="$emulator -L /usr/aarch64-linux-gnu"
 
 # A suite that passed is remembered by the sources' hash, so that an interrupted run goes on where it was.
