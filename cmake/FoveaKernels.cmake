@@ -81,7 +81,7 @@ endfunction()
 #
 # TABLE<type> is a table where there are TYPES. ALSO: narrow instruction sets, for bfloat16 alone where there are types.
 # APART: a unit for each type. Units include by path from the root, so that ccache knows them in another clone.
-# With FOVEA_KERNELS=native, bfloat16 has kernels of the one instruction set that serves it here.
+# With FOVEA_KERNELS=native there are kernels of the one instruction set that serves here, in bfloat16 and where no type is.
 set(FOVEA_KERNEL_UNIT [[
 // @family@, for @isa@: cmake/FoveaKernels.cmake makes it.
 #include "fovea/kernels/cpu/@family@_rows.h"
@@ -114,6 +114,9 @@ function(fovea_kernels family table)
   if(FOVEA_NATIVE_MACROS)
     list(REMOVE_ITEM isas_of_BFloat16 ${FOVEA_GIVES_WAY})
     list(GET isas_of_BFloat16 -1 isas_of_BFloat16)
+    if(NOT K_TYPES)
+      list(GET isas -1 isas)
+    endif()
   endif()
   set(units)
   foreach(isa ${isas})
@@ -123,7 +126,7 @@ function(fovea_kernels family table)
     elseif(NOT isa IN_LIST FOVEA_COMMON_ISAS)
       set(types BFloat16)
     endif()
-    if(NOT isa IN_LIST isas_of_BFloat16)
+    if(K_TYPES AND NOT isa IN_LIST isas_of_BFloat16)
       list(REMOVE_ITEM types BFloat16)
     endif()
     foreach(type ${types})
