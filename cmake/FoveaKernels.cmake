@@ -62,7 +62,8 @@ set(avx512_bf16 ${avx512} -mavx512bf16 -mavx512vnni)
 # Scalar kernels serve processors that the others leave out; -O3 would double the time to compile them.
 fovea_isa(scalar UNLESS "__AVX2__|__ARM_NEON" OPTIONS -O1)
 fovea_isa(neon ${arm} OPTIONS -DFOVEA_NEON)
-fovea_isa(neon_bf16 ${arm} NARROW NEEDS __ARM_FEATURE_MATMUL_INT8 OPTIONS -DFOVEA_NEON -march=armv8.6-a)
+# On trial: a native build has no kernels of it.
+fovea_isa(neon_bf16 ${arm} NARROW NEEDS FOVEA_ON_TRIAL OPTIONS -DFOVEA_NEON -march=armv8.6-a)
 fovea_isa(avx2 ${x86} NEEDS __AVX2__ UNLESS __AVX512BW__ OPTIONS ${avx2})
 fovea_isa(avx512 ${x86} NEEDS __AVX512BW__ OPTIONS ${avx512})
 fovea_isa(avx512_bf16 ${x86} NARROW NEEDS __AVX512BF16__ OPTIONS ${avx512_bf16})

@@ -71,7 +71,10 @@ Isa choose() {
                        kIsaNames[static_cast<size_t>(found_isa())],
                        fmt::join(names_of(built_isas()), ", "));
   const char* forced = std::getenv("FOVEA_ISA");
-  if (forced == nullptr || *forced == '\0') return found_isa();
+  if (forced == nullptr || *forced == '\0') {
+    // No machine has measured neon_bf16: FOVEA_ISA asks for it.
+    return found_isa() == Isa::neon_bf16 ? Isa::neon : found_isa();
+  }
   const std::vector<std::string> known = names_of(kKnown);
   const auto named = std::ranges::find(known, forced);
   if (named == known.end())

@@ -20,8 +20,9 @@ Isa found_isa();
 /// The levels of this kind of processor, ascending.
 std::span<const Isa> known_isas();
 
-/// The level in force: FOVEA_ISA names one of known_isas(), else found_isa(). ConfigError
-/// for an unknown name or a level that the machine or the build lacks. Read once per process.
+/// The level in force: FOVEA_ISA names one of known_isas(), else found_isa(), or neon in place of
+/// neon_bf16. ConfigError for an unknown name or a level that the machine or the build lacks. Read
+/// once per process.
 Isa chosen_isa();
 
 /// The levels that this build has kernels for, ascending.
