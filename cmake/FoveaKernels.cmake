@@ -32,18 +32,22 @@ if(FOVEA_KERNELS STREQUAL "native")
   endif()
 endif()
 
-# fovea_isa(NAME [PROCESSORS regex] [NEEDS macro] [UNLESS regex] [NARROW] [OPTIONS options...]): an instruction set, of
-# which this build has kernels unless its processors are others or, with FOVEA_KERNELS=native, this machine lacks the macro
+# fovea_isa(NAME [PROCESSORS regex] [NEEDS macros...] [UNLESS regex] [NARROW] [OPTIONS options...]): an instruction set, of
+# which this build has kernels unless its processors are others or, with FOVEA_KERNELS=native, this machine lacks a macro
 # that it needs or has one of a set which serves in its place. NARROW: only families that name it have units for it.
 function(fovea_isa name)
-  cmake_parse_arguments(ISA "NARROW" "PROCESSORS;NEEDS;UNLESS" "OPTIONS" ${ARGN})
+  cmake_parse_arguments(ISA "NARROW" "PROCESSORS;UNLESS" "NEEDS;OPTIONS" ${ARGN})
   set(FOVEA_ISA_${name} ${ISA_OPTIONS} PARENT_SCOPE)
   if(ISA_PROCESSORS AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "${ISA_PROCESSORS}")
     return()
   endif()
   if(FOVEA_NATIVE_MACROS)
-    if((ISA_NEEDS AND NOT FOVEA_NATIVE_MACROS MATCHES "define ${ISA_NEEDS} ")
-       OR (ISA_UNLESS AND FOVEA_NATIVE_MACROS MATCHES "define (${ISA_UNLESS}) "))
+    foreach(macro ${ISA_NEEDS})
+      if(NOT FOVEA_NATIVE_MACROS MATCHES "define ${macro} ")
+        return()
+      endif()
+    endforeach()
+    if(ISA_UNLESS AND FOVEA_NATIVE_MACROS MATCHES "define (${ISA_UNLESS}) ")
       return()
     endif()
   endif()
@@ -66,8 +70,13 @@ fovea_isa(neon ${arm} OPTIONS -DFOVEA_NEON)
 fovea_isa(neon_bf16 ${arm} NARROW NEEDS FOVEA_ON_TRIAL OPTIONS -DFOVEA_NEON -march=armv8.6-a)
 fovea_isa(avx2 ${x86} NEEDS __AVX2__ UNLESS __AVX512BW__ OPTIONS ${avx2})
 fovea_isa(avx512 ${x86} NEEDS __AVX512BW__ OPTIONS ${avx512})
-fovea_isa(avx512_bf16 ${x86} NARROW NEEDS __AVX512BF16__ OPTIONS ${avx512_bf16})
+fovea_isa(avx512_bf16 ${x86} NARROW NEEDS __AVX512BF16__ __AVX512VNNI__ OPTIONS ${avx512_bf16})
 fovea_isa(amx ${x86} NARROW NEEDS __AMX_BF16__ OPTIONS ${avx512_bf16} -mamx-tile -mamx-bf16 -DFOVEA_TILES)
+# Kernels of one instruction set alone. Not with AMX, whose tiles the operating system may refuse: then all that are offered.
+set(FOVEA_ONE_ISA OFF)
+if(FOVEA_NATIVE_MACROS AND NOT amx IN_LIST FOVEA_ISAS)
+  set(FOVEA_ONE_ISA ON)
+endif()
 
 # fovea_kernel_sources(ISA SOURCES... [OPTIONS options...]): the sources compile as kernels of an instruction set, or of none
 # of them (`any`).
@@ -82,7 +91,7 @@ endfunction()
 #
 # TABLE<type> is a table where there are TYPES. ALSO: narrow instruction sets, for bfloat16 alone where there are types.
 # APART: a unit for each type. Units include by path from the root, so that ccache knows them in another clone.
-# With FOVEA_KERNELS=native there are kernels of the one instruction set that serves here, in bfloat16 and where no type is.
+# FOVEA_ONE_ISA: in bfloat16, and where there are no types, kernels of the instruction set that serves here alone.
 set(FOVEA_KERNEL_UNIT [[
 // @family@, for @isa@: cmake/FoveaKernels.cmake makes it.
 #include "fovea/kernels/cpu/@family@_rows.h"
@@ -112,7 +121,7 @@ function(fovea_kernels family table)
     endif()
   endforeach()
   set(isas_of_BFloat16 ${isas})
-  if(FOVEA_NATIVE_MACROS)
+  if(FOVEA_ONE_ISA)
     list(REMOVE_ITEM isas_of_BFloat16 ${FOVEA_GIVES_WAY})
     list(GET isas_of_BFloat16 -1 isas_of_BFloat16)
     if(NOT K_TYPES)
@@ -187,8 +196,7 @@ function(fovea_add_kernels target)
   list(TRANSFORM ARGN REPLACE "(.+)" "#include \"fovea/kernels/cpu/\\1\"" OUTPUT_VARIABLE includes)
   list(JOIN includes "\n" includes)
   set(isas ${FOVEA_ISAS})
-  if(FOVEA_NATIVE_MACROS) # those below the last have holes: FOVEA_ISA may not name them
-    list(REMOVE_ITEM isas ${FOVEA_GIVES_WAY})
+  if(FOVEA_ONE_ISA) # some kernels need the last; those of the others have holes, so FOVEA_ISA may not name them
     list(GET isas -1 isas)
   endif()
   list(TRANSFORM isas PREPEND "Isa::")

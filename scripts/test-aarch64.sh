@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# test-aarch64.sh [JOBS]: the kernels' tests on AArch64 (NEON and portable kernels), cross-compiled and run by qemu, unless
-# these very sources passed before on this machine (the cache folder remembers 50 of them). The suites run JOBS at a time.
-# qemu's speed says nothing.
+# test-aarch64.sh [JOBS]: the kernels' tests on AArch64 (NEON with and without BF16 and I8MM, and portable kernels),
+# cross-compiled and run by qemu, unless these very sources passed before on this machine (the cache folder remembers 50 of
+# them). The suites run JOBS at a time. qemu's speed says nothing.
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
@@ -53,6 +53,8 @@ run_suite() {
   fi
 }
 export -f run_suite
+mkdir -p "$FOVEA_CACHE"
+find "$FOVEA_CACHE" -maxdepth 1 -name 'passed-aarch64-*' ! -name "passed-aarch64-$hash" -delete # of other sources
 touch "$passed_suites"
 $FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_list_tests | sed -n 's/^\([A-Za-z0-9_/]*\.\).*/\1/p' |
   xargs -P "$jobs" -I {} bash -c 'run_suite {}'
