@@ -10,8 +10,8 @@
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
 set(FOVEA_BATCH 12 CACHE STRING "Sources that compile together (1: each alone)")
-# Kernels are of one form each and read no large headers; the operators' objects are linked only where they are asked for.
-set(FOVEA_ALONE "^fovea/(kernels/|attention/paths/ops.cpp)")
+# Kernels are of one form each and read no large headers.
+set(FOVEA_ALONE "^fovea/kernels/")
 
 function(fovea_batches out target)
   set(sources ${ARGN})

@@ -6,10 +6,10 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 get_property(layers GLOBAL PROPERTY FOVEA_LAYERS)
-# What a program links: the highest layer, which brings all others.
+# A program links: the highest layer, which brings all others but the operators.
 add_library(fovea_library INTERFACE)
 list(GET layers -1 highest)
-target_link_libraries(fovea_library INTERFACE ${highest})
+target_link_libraries(fovea_library INTERFACE ${highest} fovea_operators)
 target_compile_features(fovea_library INTERFACE cxx_std_20)
 set_target_properties(fovea_library PROPERTIES EXPORT_NAME fovea)
 add_library(Fovea::fovea ALIAS fovea_library)

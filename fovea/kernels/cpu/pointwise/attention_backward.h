@@ -148,7 +148,7 @@ class BackwardKeys {
       if (b_.fetches) prefetch_after(query, g);
       live_[depth_][g] = with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
         return kind != Tile::plain && masked ? score_masked<kind, R>(g, query)
-                                             : score_tile<kind, R, 2>(g, query, Cover::all);
+                                             : score_whole<kind, R>(g, query, Cover::all);
       });
       if (P::kElements == 2 && live_[depth_][g] != 0) weave(g);
     }
@@ -165,7 +165,7 @@ class BackwardKeys {
     if constexpr (gated) open_[depth_][g] = false;
     if (cover == Cover::none) return 0;
     if (kind == Tile::masked && cover == Cover::all)
-      return score_tile<Tile::plain, R, 2>(g, query, cover);
+      return score_whole<Tile::plain, R>(g, query, cover);
     if constexpr (kind == Tile::masked && !gated && !P::kTiles) {
       if (cover == Cover::band) {  // often nobody in one half of the queries sees a key
         int halves = 0;
@@ -175,7 +175,20 @@ class BackwardKeys {
         if (halves != 3) return score_tile<kind, R, 1>(g, query, cover, halves - 1);
       }
     }
-    return score_tile<kind, R, 2>(g, query, cover);
+    return score_whole<kind, R>(g, query, cover);
+  }
+
+  // score_tile() of whole tiles. The general one is long: it is compiled once and called.
+  template <Tile kind, int R>
+  FOVEA_INLINE int score_whole(int g, int64_t query, Cover cover) {
+    if constexpr (kind == Tile::general)
+      return score_general<R>(g, query, cover);
+    else
+      return score_tile<kind, R, 2>(g, query, cover);
+  }
+  template <int R>
+  [[gnu::noinline]] int score_general(int g, int64_t query, Cover cover) {
+    return score_tile<Tile::general, R, 2>(g, query, cover);
   }
 
   // One tile, for the queries' vectors `from` to `to`.
@@ -369,7 +382,7 @@ class BackwardKeys {
       for (int64_t n = 0; n < kTurnSums; ++n) at[n] += turn_[n][q];
   }
 
-  FOVEA_INLINE void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
+  [[gnu::noinline]] void find_gate(int g, int64_t query, Reach reach, GateTile& gate) const {
     const int64_t key = b_.key_begin + g * kRows, pitch = b_.gate.pitch;
     gate_tile<P, true>(
         b_.gate, reach, b_.key_gates + key * pitch, b_.query_gates.columns + query * pitch,

@@ -248,7 +248,7 @@ class ForwardRows {
       prefetch_.fetch_some();
       live_[depth_][g] = with_rows(tiles_, g, [&]<int R>(Rows<R>) FOVEA_ALWAYS {
         return kind != Tile::plain && masked ? score_masked<kind, stats, R>(g, key)
-                                             : score_tile<kind, stats, R, 2>(g, key, nullptr);
+                                             : score_whole<kind, stats, R>(g, key, nullptr);
       });
     }
   }
@@ -273,7 +273,7 @@ class ForwardRows {
     const Cover cover = compared_ ? Cover::unknown : mask_.cover(g, key);
     if (cover == Cover::none) return 0;
     constexpr Tile whole = kind == Tile::masked ? Tile::plain : kind;
-    if (cover == Cover::all) return score_tile<whole, stats, R, 2>(g, key, nullptr);
+    if (cover == Cover::all) return score_whole<whole, stats, R>(g, key, nullptr);
     // Across a bound of distances, often half of the tile is seen by nobody.
     constexpr bool kHalves = kind == Tile::masked && !stats && !gated && !P::kTiles;
     int halves = 3;
@@ -296,7 +296,20 @@ class ForwardRows {
       if (halves == 0) return 0;
       if (halves != 3) return score_tile<kind, stats, R, 1>(g, key, half, halves - 1);
     }
-    return score_tile<kind, stats, R, 2>(g, key, seen);
+    return score_whole<kind, stats, R>(g, key, seen);
+  }
+
+  // score_tile() of whole tiles. The general one is long: it is compiled once and called.
+  template <Tile kind, bool stats, int R>
+  FOVEA_INLINE int score_whole(int g, int64_t key, const Lanes (*seen)[2]) {
+    if constexpr (kind == Tile::general)
+      return score_general<stats, R>(g, key, seen);
+    else
+      return score_tile<kind, stats, R, 2>(g, key, seen);
+  }
+  template <bool stats, int R>
+  [[gnu::noinline]] int score_general(int g, int64_t key, const Lanes (*seen)[2]) {
+    return score_tile<Tile::general, stats, R, 2>(g, key, seen);
   }
 
   // Which halves of a tile are seen (bits 0 and 1); if only one is, it goes to `half`.
@@ -385,7 +398,7 @@ class ForwardRows {
   }
 
   // The gate of a tile; false where all its pairs are local.
-  FOVEA_INLINE bool find_gate(int g, int64_t key, GateTile& gate) {
+  [[gnu::noinline]] bool find_gate(int g, int64_t key, GateTile& gate) const {
     const Reach reach = reach_of(b_.gate, extent_[g], keys_);
     if (reach == Reach::near) return false;
     const int first = g * kRows;

@@ -399,7 +399,9 @@ void packed_range(const MatVec& p, int64_t begin, int64_t end) {
     return int8_range<format>(p, begin, end);
   }
   if (p.activations == Activations::int16) return int16_range<format>(p, begin, end);
-  if (p.rows > kUnpackingRows) return several_rows<UnpackedWeights<format>>(p, begin, end);
+  if constexpr (kUnpackingRows < kMatVecRows) {
+    if (p.rows > kUnpackingRows) return several_rows<UnpackedWeights<format>>(p, begin, end);
+  }
   if (p.rows > 1) return several_rows<PackedWeights<format>>(p, begin, end);
   const int64_t length = (end - begin) / kStretches;
   for (int64_t o = begin; o < begin + length; ++o) packed_dot<format, kStretches>(p, o, length);
