@@ -584,11 +584,14 @@ class BackwardKeys {
     add_to_sums<P, N, R>(
         sums + first * columns + tile, columns, true, [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
-            if (live_[d][g] == 0) continue;
-            const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
-            add(live_[d][g] == 3 ? kWords : kWords / 2,
-                scores + first * kScorePitch<P> + d * kWords + from, kScorePitch<P>, 1,
-                rows + panel_row_[d] / P::kElements * columns + tile * kWords + from * N * kLanes);
+            const Word* const left = scores + first * kScorePitch<P> + d * kWords;
+            const Word* const right = rows + panel_row_[d] / P::kElements * columns + tile * kWords;
+            if (live_[d][g] == 3) {
+              add(kWords, left, kScorePitch<P>, 1, right);
+            } else if (live_[d][g] != 0) {
+              const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
+              add(kWords / 2, left + from, kScorePitch<P>, 1, right + from * N * kLanes);
+            }
           }
         });
   }

@@ -239,7 +239,7 @@ class ForwardRows {
 
   template <Tile kind, bool stats>
   void score_panel(int64_t key, bool masked) {
-    panel_key_[depth_] = key;
+    panel_values_[depth_] = values_at(key);
     if (stats) find_starts(key);
     if constexpr (gated)
       keys_ = {b_.key_gates.first[key / kPanel], b_.key_gates.last[key / kPanel]};
@@ -544,11 +544,14 @@ class ForwardRows {
     add_to_sums<P, N, R>(
         out_ + first * columns + tile, columns, begun_[g], [&](const auto& add) FOVEA_ALWAYS {
           for (int d = 0; d < depth_; ++d) {
-            if (live_[d][g] == 0) continue;
-            const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
-            const int64_t words = live_[d][g] == 3 ? kWords : kWords / 2;
-            add(words, weights_ + first * kWeightPitch<P> + d * kWords + from, kWeightPitch<P>, 1,
-                values_at(panel_key_[d]) + tile * kWords + from * N * kLanes);
+            const Word* const weights = weights_ + first * kWeightPitch<P> + d * kWords;
+            const Word* const values = panel_values_[d] + tile * kWords;
+            if (live_[d][g] == 3) {
+              add(kWords, weights, kWeightPitch<P>, 1, values);
+            } else if (live_[d][g] != 0) {
+              const int64_t from = live_[d][g] == 2 ? kWords / 2 : 0;
+              add(kWords / 2, weights + from, kWeightPitch<P>, 1, values + from * N * kLanes);
+            }
           }
         });
   }
@@ -608,7 +611,7 @@ class ForwardRows {
   Int start_[2];
   bool has_start_ = false, compared_ = false;
   int depth_ = 0;
-  int64_t panel_key_[kDepth];
+  const Word* panel_values_[kDepth];
   int live_[kDepth][kMostTiles];  // which halves of the panel's tile have weights
   int open_[kMostTiles];          // rows of the tile without reference
   bool begun_[kMostTiles];        // its rows of out_ hold sums
