@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # test-aarch64.sh [JOBS]: the kernels' tests on AArch64 (NEON with and without BF16 and I8MM, and portable kernels),
 # cross-compiled and run by qemu, unless these very sources passed before on this machine (the cache folder remembers 50 of
-# them). The suites run JOBS at a time. qemu's speed says nothing.
+# them). The tests run JOBS at a time. qemu's speed says nothing.
 #
 # SPDX-FileCopyrightText: The Fovea authors
 # SPDX-License-Identifier: Apache-2.0
@@ -33,31 +33,38 @@ fi
 scripts/build.sh aarch64 "$jobs" kernels_test
 # Random problems are few: qemu takes ten times as long as a processor. Threads that wait leave it to others at once.
 export OMP_NUM_THREADS=1 GOMP_SPINCOUNT=1 FOVEA_RANDOM_CASES=${FOVEA_RANDOM_CASES:-20}
-export FOVEA_TEST_EMULATOR="$emulator -L /usr/aarch64-linux-gnu"
 
-# A suite that passed is remembered by the sources' hash, so that an interrupted run goes on where it was.
-export passed_suites=$FOVEA_CACHE/passed-aarch64-$hash
-run_suite() {
-  local suite=$1 start=$SECONDS log
-  ! grep -qxF "$suite" "$passed_suites" || return 0
+# A test that passed is remembered by the sources' hash, so that an interrupted run goes on where it was. The tests that run
+# others on every instruction set are left out: here each runs on each.
+export passed_tests=$FOVEA_CACHE/passed-aarch64-$hash
+run_test() {
+  local isa=$1 test=$2 start=$SECONDS log count
   log=$(mktemp)
-  if $FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_brief=1 --gtest_filter="$suite*" > "$log" 2>&1; then
-    echo "[aarch64] ${suite%.}: $(sed -n 's/^\[  PASSED  \] \(.*\)\./\1/p' "$log") passed, $((SECONDS - start)) s"
-    echo "$suite" >> "$passed_suites"
+  if FOVEA_ISA=$isa $emulated --gtest_brief=1 --gtest_filter="$test" > "$log" 2>&1 &&
+    grep -q '^\[  PASSED  \] 1 test' "$log"; then
+    echo "$isa $test" >> "$passed_tests"
+    count=$(wc -l < "$passed_tests")
+    [ $((SECONDS - start)) -lt 60 ] || echo "[aarch64] $isa $test: $((SECONDS - start)) s"
+    [ $((count % 25)) -ne 0 ] || echo "[aarch64] $count of $all tests passed"
     rm -f "$log"
   else
-    echo "[aarch64] $suite FAILED"
+    echo "[aarch64] $isa $test FAILED"
     cat "$log"
     rm -f "$log"
     return 1
   fi
 }
-export -f run_suite
+export -f run_test
 mkdir -p "$FOVEA_CACHE"
 find "$FOVEA_CACHE" -maxdepth 1 -name 'passed-aarch64-*' ! -name "passed-aarch64-$hash" -delete # of other sources
-touch "$passed_suites"
-$FOVEA_TEST_EMULATOR build/aarch64/bin/kernels_test --gtest_list_tests | sed -n 's/^\([A-Za-z0-9_/]*\.\).*/\1/p' |
-  xargs -P "$jobs" -I {} bash -c 'run_suite {}'
+touch "$passed_tests"
+export emulated="$emulator -L /usr/aarch64-linux-gnu build/aarch64/bin/kernels_test" all
+tests=$($emulated --gtest_list_tests --gtest_filter='-ForcedIsa*' |
+  awk '/^[^ ].*\.( |$)/ { suite = $1 } /^  / { print "neon", suite $1; print "neon_bf16", suite $1; print "scalar", suite $1 }' |
+  sort)
+all=$(wc -l <<< "$tests")
+comm -23 <(echo "$tests") <(sort "$passed_tests") | xargs -P "$jobs" -L 1 bash -c 'run_test "$@"' run_test
+echo "[aarch64] $all tests passed"
 { tail -n 49 "$passed" 2> /dev/null || true; echo "$hash"; } > "$passed.new"
 mv "$passed.new" "$passed"
-rm -f "$passed_suites"
+rm -f "$passed_tests"
