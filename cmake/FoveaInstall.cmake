@@ -6,7 +6,7 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 get_property(layers GLOBAL PROPERTY FOVEA_LAYERS)
-# A program links: the highest layer, which brings all others but the operators.
+# For a program: the highest layer, which brings all others, and the operators.
 add_library(fovea_library INTERFACE)
 list(GET layers -1 highest)
 target_link_libraries(fovea_library INTERFACE ${highest} fovea_operators)

@@ -63,7 +63,7 @@ tests=$($emulated --gtest_list_tests --gtest_filter='-ForcedIsa*' |
   awk '/^[^ ].*\.( |$)/ { suite = $1 } /^  / { print "neon", suite $1; print "neon_bf16", suite $1; print "scalar", suite $1 }' |
   sort)
 all=$(wc -l <<< "$tests")
-comm -23 <(echo "$tests") <(sort "$passed_tests") | xargs -P "$jobs" -L 1 bash -c 'run_test "$@"' run_test
+comm -23 <(echo "$tests") <(sort "$passed_tests") | xargs -r -P "$jobs" -L 1 bash -c 'run_test "$@"' run_test
 echo "[aarch64] $all tests passed"
 { tail -n 49 "$passed" 2> /dev/null || true; echo "$hash"; } > "$passed.new"
 mv "$passed.new" "$passed"

@@ -28,8 +28,8 @@ inline std::string_view isa_of_float32() {
 }
 
 /// Expects that the tests of `filter` pass with every instruction set below the one in force, which
-/// runs them in this process, and with neon_bf16. FOVEA_TEST_EMULATOR: what runs the program. The
-/// sets run side by side: under the sanitizers one takes minutes.
+/// runs them in this process, and with neon_bf16. The sets run side by side: under the sanitizers
+/// one takes minutes.
 inline void expect_tests_pass_on_every_isa(const std::string& filter) {
   std::vector<std::pair<std::string, std::future<int>>> runs;
   for (const Isa isa : built_isas()) {
@@ -40,11 +40,9 @@ inline void expect_tests_pass_on_every_isa(const std::string& filter) {
       std::cout << "not run, above the instruction set in force: " << name << "\n";
       continue;
     }
-    const char* const emulator = std::getenv("FOVEA_TEST_EMULATOR");
     const std::string command =
-        "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX OMP_NUM_THREADS=1 FOVEA_ISA=" + name + " " +
-        (emulator != nullptr ? emulator : "") + " '" +
-        std::filesystem::read_symlink("/proc/self/exe").string() +
+        "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX OMP_NUM_THREADS=1 FOVEA_ISA=" + name +
+        " '" + std::filesystem::read_symlink("/proc/self/exe").string() +
         "' --gtest_brief=1 --gtest_filter='" + filter + "' > /dev/null";
     runs.emplace_back(command, std::async(std::launch::async,
                                           [command] { return std::system(command.c_str()); }));
