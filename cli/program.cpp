@@ -6,6 +6,7 @@
 #include "cli/program.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -134,6 +135,7 @@ int print_help(const std::string& text) {
 
 int fovea::cli::run_program(int argc, char** argv) {
   open_closed_streams();
+  ::prctl(PR_SET_NAME, "fovea");  // what started itself again would be "exe" to `top` and `pkill`
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first == "train" || first == "compare" || first == "eval" || first == "generate" ||
       first == "chat" || first == "retrofit" || first == "serve" || first == kEvalWorkerWord)

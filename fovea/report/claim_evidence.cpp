@@ -340,7 +340,7 @@ void EvidenceQuery::describe(FieldVisitor& v) {
           "bits_per_byte, perplexity, ln_z_rms, temperature_by_depth, copy, needles, task:NAME, or "
           "a key of the file"},
          value);
-  v.text({"at", "JSON pointer of the part of the file, for example /long"}, at);
+  v.text({"at", "JSON pointer of the part of the file: /long; with {seed}: one part a training"}, at);
   v.integer({"length", "of the systems' scores; 0 = the first", {0, int64_t{1} << 40}}, length);
   v.integer({"minus_length",
              "> 0: how much larger the difference is at `length` than here",
@@ -369,13 +369,10 @@ double Evidence::p_equivalent(double margin) const {
   return corrected_at(*this, [&](const PairedTest& t) { return equivalence_test(t, margin).p(); });
 }
 
-Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std::string& name) {
-  require<InputError>(whole.is_object(), name, "expected a JSON object; got {}", whole.type_name());
-  const Json::json_pointer pointer(
-      whole.contains("variants") || whole.contains("against") ? "" : query.at);
-  require<InputError>(whole.contains(pointer) && whole.at(pointer).is_object(), name,
-                      "expected an object at '{}'", query.at);
-  const Json& file = whole.at(pointer);
+namespace {
+
+/// The evidence of one object of a result file.
+Evidence evidence_of_part(const Json& file, const EvidenceQuery& query, const std::string& name) {
   if (file.contains("results") || file.contains("cases"))
     return evidence_of_benchmark(file, query, name);
   if (file.contains("against")) return evidence_of_tasks(file, query, name);
@@ -398,6 +395,44 @@ Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std:
   Evidence out = evidence_of(study, query);
   out.pairs_are = pairs;
   return out;
+}
+
+/// Trainings of one thing, each with a part of the file, as one: test by test.
+Evidence evidence_over(const std::vector<Evidence>& trainings, const std::string& name) {
+  Evidence out = trainings.front();
+  for (size_t i = 0; i < out.family.size(); ++i) {
+    std::vector<PairedTest> tests;
+    for (const Evidence& training : trainings) {
+      require<InputError>(training.family.size() == out.family.size(), name,
+                          "expected the same tests of every training; got {} and {}",
+                          out.family.size(), training.family.size());
+      tests.push_back(training.family[i]);
+    }
+    out.family[i] = test_over_trainings(tests);
+  }
+  out.test = out.family[out.place];
+  out.pairs_are += fmt::format(" x {} trainings", trainings.size());
+  return out;
+}
+
+}  // namespace
+
+Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std::string& name) {
+  require<InputError>(whole.is_object(), name, "expected a JSON object; got {}", whole.type_name());
+  const bool is_one_part = whole.contains("variants") || whole.contains("against");
+  const size_t seed = is_one_part ? std::string::npos : query.at.find(kSeed);
+  std::vector<Evidence> trainings;
+  do {
+    std::string at = is_one_part ? "" : query.at;
+    if (seed != std::string::npos)
+      at.replace(seed, kSeed.size(), std::to_string(trainings.size()));
+    const Json::json_pointer pointer(at);
+    const bool there = whole.contains(pointer) && whole.at(pointer).is_object();
+    if (!there && trainings.size() >= 2) break;
+    require<InputError>(there, name, "expected an object at '{}'", at);
+    trainings.push_back(evidence_of_part(whole.at(pointer), query, name));
+  } while (seed != std::string::npos);
+  return seed == std::string::npos ? trainings.front() : evidence_over(trainings, name);
 }
 
 }  // namespace fovea

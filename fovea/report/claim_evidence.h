@@ -37,7 +37,9 @@ struct EvidenceQuery {
   std::string against = {};  ///< another variant; empty: the number `level`
   double level = 0;
   std::string value = "bits_per_byte";
-  std::string at = {};       ///< JSON pointer of a part of a kept file: "/long"
+  /// JSON pointer of a part of a kept file: "/long". With "{seed}": one part a training, from 0 on,
+  /// which test_over_trainings() puts together.
+  std::string at = {};
   int64_t length = 0;        ///< of systems that were scored at several
   int64_t minus_length = 0;  ///< > 0: by how much the difference at `length` exceeds that at this
   std::string unit = {};

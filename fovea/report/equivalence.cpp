@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "fovea/base/error.h"
 #include "fovea/report/student_t.h"
@@ -21,6 +23,15 @@ double freedom_of(const PairedTest& test) {
 double one_sided(double distance, double error, double freedom) {
   if (error > 0) return student_t_cdf(distance / error, freedom);
   return distance < 0 ? 0 : 1;
+}
+
+/// t, p and interval from mean, error and degrees of freedom.
+void set_test(PairedTest& test) {
+  const double freedom = freedom_of(test);
+  test.t = test.mean == 0 ? 0 : test.mean / test.error;  // infinite without spread
+  test.p = student_t_two_sided(test.t, freedom);
+  const double reach = student_t_quantile(1 - kSignificance / 2, freedom) * test.error;
+  test.interval = {test.mean - reach, test.mean + reach};
 }
 
 }  // namespace
@@ -51,15 +62,11 @@ PairedTest paired_t_test_of(double mean, double error, int64_t pairs) {
                       "expected a finite mean, a standard error of 0 or more and 2 pairs or more; "
                       "got {}, {}, {}",
                       mean, error, pairs);
-  const auto freedom = static_cast<double>(pairs - 1);
   PairedTest test{.pairs = pairs,
                   .mean = mean,
                   .deviation = error * std::sqrt(static_cast<double>(pairs)),
                   .error = error};
-  test.t = mean == 0 ? 0 : mean / error;
-  test.p = student_t_two_sided(test.t, freedom);
-  const double reach = student_t_quantile(1 - kSignificance / 2, freedom) * error;
-  test.interval = {mean - reach, mean + reach};
+  set_test(test);
   return test;
 }
 
@@ -74,6 +81,30 @@ PairedTest mean_of_tests(std::span<const PairedTest> tests) {
   }
   const auto count = static_cast<double>(tests.size());
   return paired_t_test_of(mean / count, std::sqrt(squares) / count, pairs);
+}
+
+PairedTest test_over_trainings(std::span<const PairedTest> tests) {
+  require<InputError>(tests.size() >= 2, "statistics",
+                      "expected tests of two trainings or more; got {}", tests.size());
+  std::vector<double> means;
+  double of_pairs = 0;
+  for (const PairedTest& test : tests) {
+    require<InputError>(test.pairs == tests[0].pairs && test.pairs >= 2, "statistics",
+                        "expected trainings that answer the same pairs, two or more; got {} and {}",
+                        tests[0].pairs, test.pairs);
+    means.push_back(test.mean);
+    of_pairs += test.error / static_cast<double>(tests.size());
+  }
+  PairedTest out = paired_t_test(means);
+  const double of_trainings = out.error;
+  out.pairs = tests[0].pairs;
+  out.deviation = std::numeric_limits<double>::quiet_NaN();
+  out.error = std::hypot(of_pairs, of_trainings);
+  const double parts = std::pow(of_pairs, 4) / freedom_of(tests[0]) +
+                       std::pow(of_trainings, 4) / static_cast<double>(tests.size() - 1);
+  out.freedom = parts > 0 ? std::pow(out.error, 4) / parts : freedom_of(tests[0]);
+  set_test(out);
+  return out;
 }
 
 PairedTest welch_test(const SampleSummary& first, const SampleSummary& second) {
@@ -94,10 +125,7 @@ PairedTest welch_test(const SampleSummary& first, const SampleSummary& second) {
   test.freedom = (a + b) * (a + b) /
                  (a * a / static_cast<double>(first.count - 1) +
                   b * b / static_cast<double>(second.count - 1));
-  test.t = test.mean / test.error;
-  test.p = student_t_two_sided(test.t, test.freedom);
-  const double reach = student_t_quantile(1 - kSignificance / 2, test.freedom) * test.error;
-  test.interval = {test.mean - reach, test.mean + reach};
+  set_test(test);
   return test;
 }
 

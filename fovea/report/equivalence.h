@@ -40,6 +40,13 @@ PairedTest paired_t_test_of(double mean, double error, int64_t pairs);
 /// different ones: means are averaged, errors add up in squares. InputError for no tests.
 PairedTest mean_of_tests(std::span<const PairedTest> tests);
 
+/// One question asked of several trainings, each test over the same pairs. Means are averaged. The
+/// error adds two parts in squares: that of the pairs, the mean of the tests' errors, as if all
+/// trainings erred at the same pairs; and the spread of the means over the root of their number.
+/// Degrees of freedom by Welch and Satterthwaite; `pairs` are those of one test. InputError for
+/// fewer than two tests, and for tests of different pairs.
+PairedTest test_over_trainings(std::span<const PairedTest> tests);
+
 /// Mean, sample standard deviation and number of one variant's runs.
 struct SampleSummary {
   double mean = 0, deviation = 0;

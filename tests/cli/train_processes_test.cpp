@@ -181,6 +181,7 @@ TEST_F(TrainProcesses, AKilledProcessEndsAllAndOtherNumbersOfProcessesGoOn) {
   ASSERT_TRUE(program.until([&] { return has_checkpoint("parts"); }));
   const std::vector<pid_t> ranks = program.children();
   ASSERT_EQ(ranks.size(), 4u);
+  for (const pid_t rank : ranks) EXPECT_EQ(slurp(fmt::format("/proc/{}/comm", rank)), "fovea\n");
   kill(ranks[2], SIGKILL);
   const Finished killed = program.finish();
   EXPECT_EQ(killed.code, 75) << killed.err;

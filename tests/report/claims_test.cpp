@@ -230,6 +230,31 @@ TEST(ClaimEvidence, TasksArePairedByQuestionAndAveraged) {
   EXPECT_ERROR(InputError, read_evidence(file, {.variant = "c", .at = "/hard"}, "f"), "'c'");
 }
 
+TEST(ClaimEvidence, TrainingsArePutTogetherTaskByTask) {
+  const auto part = [](double of_a, double of_b) {
+    return fmt::format(R"({{"against": [
+      {{"task": "a", "questions": 400, "difference": {}, "error": 0.01}},
+      {{"task": "b", "questions": 500, "difference": {}, "error": 0.0}}]}})",
+                       of_a, of_b);
+  };
+  const std::string two = R"({"hard 0": )" + part(-0.02, 0) + R"(, "hard 1": )" + part(-0.04, 0);
+  const Json file = Json::parse(two + R"(, "hard 2": )" + part(-0.06, 0) + "}");
+  Evidence evidence = read_evidence(file, {.variant = "a", .at = "/hard {seed}"}, "f");
+  EXPECT_NEAR(evidence.test.mean, -0.04, 1e-12);
+  EXPECT_NEAR(evidence.test.error, std::hypot(0.01, 0.02 / std::sqrt(3.0)), 1e-12);
+  EXPECT_EQ(evidence.family.size(), 2u);
+  EXPECT_EQ(evidence.pairs_are, "questions x 3 trainings");
+  evidence = read_evidence(file, {.variant = "b", .at = "/hard {seed}"}, "f");
+  EXPECT_DOUBLE_EQ(evidence.test.error, 1.0 / 500);
+  EXPECT_NEAR(evidence.test.freedom, 499, 1e-9);
+  evidence = read_evidence(file, {.variant = "mean", .at = "/hard {seed}"}, "f");
+  EXPECT_NEAR(evidence.test.mean, -0.02, 1e-12);
+  EXPECT_ERROR(InputError,
+               read_evidence(Json::parse(R"({"hard 0": )" + part(0, 0) + "}"),
+                             {.variant = "a", .at = "/hard {seed}"}, "f"),
+               "'/hard 1'");
+}
+
 TEST(ClaimEvidence, RowsMaySayWhatTheirValuesAre) {
   const Json file = Json::parse(R"({"classes": {"pairs": "texts", "reference": "one-step", "rows": [
     {"name": "trained", "values": [1.0, 1.0, 1.0]},
