@@ -340,7 +340,8 @@ void EvidenceQuery::describe(FieldVisitor& v) {
           "bits_per_byte, perplexity, ln_z_rms, temperature_by_depth, copy, needles, task:NAME, or "
           "a key of the file"},
          value);
-  v.text({"at", "JSON pointer of the part of the file: /long; with {seed}: one part a training"}, at);
+  v.text({"at", "JSON pointer of the part of the file: /long; with {seed}: one part a training"},
+         at);
   v.integer({"length", "of the systems' scores; 0 = the first", {0, int64_t{1} << 40}}, length);
   v.integer({"minus_length",
              "> 0: how much larger the difference is at `length` than here",
@@ -424,8 +425,7 @@ Evidence read_evidence(const Json& whole, const EvidenceQuery& query, const std:
   std::vector<Evidence> trainings;
   do {
     std::string at = is_one_part ? "" : query.at;
-    if (seed != std::string::npos)
-      at.replace(seed, kSeed.size(), std::to_string(trainings.size()));
+    if (seed != std::string::npos) at.replace(seed, kSeed.size(), std::to_string(trainings.size()));
     const Json::json_pointer pointer(at);
     const bool there = whole.contains(pointer) && whole.at(pointer).is_object();
     if (!there && trainings.size() >= 2) break;

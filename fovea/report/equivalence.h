@@ -41,10 +41,10 @@ PairedTest paired_t_test_of(double mean, double error, int64_t pairs);
 PairedTest mean_of_tests(std::span<const PairedTest> tests);
 
 /// One question asked of several trainings, each test over the same pairs. Means are averaged. The
-/// error adds two parts in squares: that of the pairs, the mean of the tests' errors, as if all
-/// trainings erred at the same pairs; and the spread of the means over the root of their number.
-/// Degrees of freedom by Welch and Satterthwaite; `pairs` are those of one test. InputError for
-/// fewer than two tests, and for tests of different pairs.
+/// error adds two parts in squares. One is that of the pairs: the mean of the tests' errors, as if
+/// all trainings erred at the same pairs. The other is the spread of the means over the root of
+/// their number. Degrees of freedom by Welch and Satterthwaite; `pairs` are those of one test.
+/// InputError for fewer than two tests, and for tests of different pairs.
 PairedTest test_over_trainings(std::span<const PairedTest> tests);
 
 /// Mean, sample standard deviation and number of one variant's runs.

@@ -83,15 +83,16 @@ TEST(Equivalence, TrainingsAddTheirSpreadToThatOfTheQuestions) {
   EXPECT_NEAR(test_over_trainings(same).p, same[0].p, 1e-12) << "trainings without a spread";
   const std::vector<PairedTest> sure{test(-0.02, 0), test(-0.04, 0), test(-0.06, 0)};
   const std::vector<double> means{-0.02, -0.04, -0.06};
-  EXPECT_NEAR(test_over_trainings(sure).p, paired_t_test(means).p, 1e-12) << "no error of questions";
+  EXPECT_NEAR(test_over_trainings(sure).p, paired_t_test(means).p, 1e-12)
+      << "no error of questions";
   const std::vector<PairedTest> both{test(-0.02, 0.01), test(-0.04, 0.02), test(-0.06, 0.03)};
   const PairedTest out = test_over_trainings(both);
   const double questions = 0.02, trainings = 0.02 / std::sqrt(3.0);
   EXPECT_NEAR(out.mean, -0.04, 1e-12);
   EXPECT_NEAR(out.error, std::hypot(questions, trainings), 1e-12);
-  EXPECT_NEAR(
-      out.freedom,
-      std::pow(out.error, 4) / (std::pow(questions, 4) / 399 + std::pow(trainings, 4) / 2), 1e-6);
+  EXPECT_NEAR(out.freedom,
+              std::pow(out.error, 4) / (std::pow(questions, 4) / 399 + std::pow(trainings, 4) / 2),
+              1e-6);
   EXPECT_EQ(out.pairs, 400);
   EXPECT_ERROR(InputError, test_over_trainings({both.data(), 1}), "two trainings or more");
   const std::vector<PairedTest> others{test(0, 0.01), paired_t_test_of(0, 0.01, 300)};
