@@ -17,10 +17,9 @@
 namespace fovea {
 namespace {
 
-// The best of some runs, because the clock rises slowly.
-double best_rate(double flops, void (*loop)()) {
+double best_rate(double flops, void (*loop)(), int runs) {
   double best = 0.0;
-  for (int n = 0; n < 8; ++n) {
+  for (int n = 0; n < runs; ++n) {
     const auto start = std::chrono::steady_clock::now();
     loop();
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
@@ -71,20 +70,20 @@ __attribute__((target("avx512f,avx512bf16"))) void loop_bf16() {
 
 }  // namespace
 
-double fma_peak_float32() {
+double fma_peak_float32([[maybe_unused]] int runs) {
 #if defined(__x86_64__)
   constexpr double kProducts = 2.0 * kSteps * kChains;
-  if (chosen_isa() >= Isa::avx512) return best_rate(16 * kProducts, loop_avx512);
-  if (chosen_isa() >= Isa::avx2) return best_rate(8 * kProducts, loop_avx2);
+  if (chosen_isa() >= Isa::avx512) return best_rate(16 * kProducts, loop_avx512, runs);
+  if (chosen_isa() >= Isa::avx2) return best_rate(8 * kProducts, loop_avx2, runs);
 #endif
   return 0.0;
 }
 
-double fma_peak_bfloat16() {
+double fma_peak_bfloat16(int runs) {
 #if defined(__x86_64__)
-  if (multiplies_pairs()) return best_rate(64.0 * kSteps * kChains, loop_bf16);
+  if (multiplies_pairs()) return best_rate(64.0 * kSteps * kChains, loop_bf16, runs);
 #endif
-  return fma_peak_float32();
+  return fma_peak_float32(runs);
 }
 
 float sum_of(const float* x, size_t n) {

@@ -10,10 +10,10 @@
 namespace fovea {
 
 /// GFLOP/s with fused multiply-add of the widest float32 vectors of the instruction set in force; 0
-/// where it has no AVX2 vectors.
-double fma_peak_float32();
+/// where it has no AVX2 vectors. The best of `runs` of some 10 ms each: the clock rises slowly.
+double fma_peak_float32(int runs = 8);
 /// GFLOP/s with vdpbf16ps; where kernels do not multiply pairs, the float32 peak.
-double fma_peak_bfloat16();
+double fma_peak_bfloat16(int runs = 8);
 
 /// The sum of n floats, n a multiple of 64: a loop that waits for memory alone.
 float sum_of(const float* x, size_t n);

@@ -52,21 +52,38 @@ struct PairedTimes {
   }
 };
 
+/// What `ours` computes, and the peak of the threads in use at that moment.
+struct PeakMeter {
+  double flops = 0.0;
+  std::function<double()> gflops;  // takes milliseconds; empty: no share
+};
+
 /// Times of `ours` and `other` in turn, at most `pairs` times and at least five; no more than five
-/// after `budget` seconds. ratio = other / ours.
+/// after `budget` seconds. ratio = other / ours. The share of the peak is that of each round: a
+/// shared machine changes its speed within seconds.
 inline nlohmann::ordered_json measure_pairs(int pairs, double budget, const Action& ours,
-                                            const Action& other) {
+                                            const Action& other, const PeakMeter& peak = {}) {
   PairedTimes times;
+  std::vector<double> peaks, shares;
   ours();
   other();
   double spent = 0.0;
   for (int n = 0; n < pairs && (n < 5 || spent < budget * 1e3); ++n) {
+    const double before = peak.gflops ? peak.gflops() : 0.0;
     const double our_time = milliseconds(ours);
+    if (peak.gflops) {
+      peaks.push_back(0.5 * (before + peak.gflops()));
+      shares.push_back(peak.flops / our_time * 1e-6 / peaks.back());
+    }
     times.add(our_time, milliseconds(other));
     spent += times.ours.back() + times.other.back();
   }
   nlohmann::ordered_json json{{"pairs", times.ours.size()}};
   json.update(times.quartiles_as("fovea_ms", "other_ms"));
+  if (!peaks.empty()) {
+    json["share_of_peak"] = quartiles(shares);
+    json["peak_gflops"] = quartiles(peaks);
+  }
   return json;
 }
 

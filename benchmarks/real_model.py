@@ -6,7 +6,7 @@
 
 PYTHON has llama-cpp-python, or for --peer transformers that (`make python-peers`), which knows f32 and bf16, one text. For each type the model is exported once; both sides then take turns in processes of their own,
 with the same number of threads. `bf16` is compared with llama.cpp's f16, which is its faster one; `stored` is the given
-file on both sides. --activations is that of `fovea generate`, for q8_0 and stored; llama.cpp always rounds to 8 bits. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
+file on both sides. Everything but packed weights is in the dtype that `fovea generate` takes by itself. --activations is that of `fovea generate`, for q8_0 and stored; llama.cpp always rounds to 8 bits. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
 adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes
 over the time, over the measured read bandwidth, is the share.
 
@@ -29,8 +29,8 @@ from train_step import ROOT, Side, commit, cpu_kind, quartiles
 TYPES = {  # ours: (--gguf of what ours reads, of what the peer reads, dtype, --weights)
     "f32": ("f32", "f32", "float32", "f32"),
     "bf16": ("bf16", "f16", "bfloat16", "bf16"),
-    "q8_0": ("q8_0", "q8_0", "bfloat16", "stored"),
-    "stored": ("", "", "bfloat16", "stored"),
+    "q8_0": ("q8_0", "q8_0", "auto", "stored"),
+    "stored": ("", "", "auto", "stored"),
 }
 PEERS = {"llama.cpp": "real_model_peer.py", "transformers": "real_model_transformers.py"}
 
@@ -50,8 +50,16 @@ def exported_folder(options: argparse.Namespace, folder: str, dtype: str) -> str
     return path
 
 
+def auto_dtype() -> str:
+    """What `fovea generate --dtype auto` takes on this machine."""
+    told = subprocess.run([str(ROOT / "build/bin/fovea"), "info", "--json"], check=True, capture_output=True, text=True).stdout
+    return "bfloat16" if json.loads(told)["bfloat16_in_hardware"] else "float32"
+
+
 def compare(options: argparse.Namespace, folder: str, name: str) -> dict:
     ours_gguf, peer_gguf, dtype, weights = TYPES[name]
+    if dtype == "auto":
+        dtype = auto_dtype()
     threads, position = str(options.threads), str(options.position)
     worker = [str(ROOT / "build/bin/real_model_worker"), exported(options, folder, ours_gguf), threads, position, dtype, weights]
     with Side(worker) as ours:

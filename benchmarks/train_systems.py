@@ -2,7 +2,10 @@
 """Training of the Multi-Token paper's systems side by side: tokens a second and peak memory of each.
 
     benchmarks/train_systems.py [--systems transformer,mta] [--length 2048] [--dtype bfloat16] [--rounds 7] [--threads N]
-                                [--device cuda]
+                                [--device cuda] [--output FILE]
+
+`--systems layer-norm,parallel,parallel-two` asks the same of options of the architecture: LayerNorm in place of RMSNorm,
+blocks that run attention and feed-forward side by side with one norm or two. These are not among the default systems.
 
 The shape is the paper's 880M model with 4 layers in place of 24 and 8,192 tokens in place of 128,256 (the convolution
 stays in every fourth layer): width 1,536, 16 heads of 96, one row of 2,048 tokens. Each system is a process with its model
@@ -38,6 +41,11 @@ SYSTEMS = {  # the variants of the recipe; MTA's convolutions in one layer of fo
     "mta": [f"model.attention.multi_token={{before: {KERNEL}, after: {KERNEL}, layers: [2]}}",
             MIX + "{before: full, after: groups, group: 16}", "model.attention.head_output={norm: rms, gate: scalar}"],
 }
+OPTIONS = {
+    "layer-norm": ["model.norm=layer"],
+    "parallel": ["model.block=parallel"],
+    "parallel-two": ["model.block=parallel_two"],
+}
 
 
 def shape(options: argparse.Namespace) -> list[str]:
@@ -51,7 +59,7 @@ def measure(options: argparse.Namespace) -> tuple[dict, list[dict]]:
     with contextlib.ExitStack() as stack:
         sides = {}
         for name in names:
-            worker = [options.worker, RECIPE, options.dtype, str(options.threads), *shape(options), *SYSTEMS[name]]
+            worker = [options.worker, RECIPE, options.dtype, str(options.threads), *shape(options), *(SYSTEMS | OPTIONS)[name]]
             sides[name] = stack.enter_context(Side(worker))
             about = json.loads(sides[name].ask("about"))
             sides[name].about = about
@@ -90,7 +98,8 @@ def show(results: list[dict]) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help=f"of {', '.join(SYSTEMS)}; {REFERENCE} is always taken")
+    parser.add_argument("--systems", default=",".join(SYSTEMS),
+                        help=f"of {', '.join(SYSTEMS | OPTIONS)}; {REFERENCE} is always taken")
     parser.add_argument("--length", type=int, default=2048, help="tokens of the one row [%(default)s]")
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=7)
@@ -104,9 +113,9 @@ def parse() -> argparse.Namespace:
     if not os.path.exists(ROOT / options.worker):
         sys.exit(f"[bench] '{options.worker}' is missing; run: make build")
     asked = options.systems.split(",")
-    unknown = [name for name in asked if name not in SYSTEMS]
+    unknown = [name for name in asked if name not in SYSTEMS | OPTIONS]
     if unknown:
-        sys.exit(f"[bench] expected systems of {', '.join(SYSTEMS)}; got {', '.join(unknown)}")
+        sys.exit(f"[bench] expected systems of {', '.join(SYSTEMS | OPTIONS)}; got {', '.join(unknown)}")
     if options.rounds < 1 or options.length < 1:
         sys.exit(f"[bench] expected --rounds and --length of at least 1; got {options.rounds} and {options.length}")
     options.systems = [REFERENCE] + [name for name in asked if name != REFERENCE]

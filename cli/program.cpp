@@ -82,8 +82,10 @@ int report(const fovea::Error& error, bool json) {
     write_stderr(
         fmt::format("{{\"error\": \"{}\", \"exit_code\": {}}}\n", error.kind(), error.exit_code()));
   }
-  // Names and values of files stand in messages: they must not act on the terminal.
-  write_stderr(fmt::format("{}{}\n", error_prefix(), fovea::printable_line(error.what())));
+  // Names and values of files stand in messages: they must not act on the terminal, nor fill it.
+  constexpr size_t kMostBytes = 4000;
+  write_stderr(fmt::format("{}{}\n", error_prefix(),
+                           fovea::shortened(fovea::printable_line(error.what()), kMostBytes)));
   return error.exit_code();
 }
 

@@ -95,7 +95,7 @@ def main() -> int:
                     layers = by_layer(mixes, measure)
                     rows[name].append([round(value, 4) for value in layers])
                     rows[key].append(round(layers[-1] - layers[0], 4))
-            kernels = [kernel for heads in tensors(path, "multi_token.before").values() for kernel in heads]
+            kernels = [kernel for heads in tensors(path, "key_query_before").values() for kernel in heads]
             if kernels:
                 rows["diagonal"].append(round(mean(diagonal_excess(kernel) for kernel in kernels), 5))
         result[variant] = {key: value for key, value in rows.items() if value}

@@ -61,4 +61,15 @@ std::string printable(std::string_view text) { return escaped(text, /*keep_newli
 
 std::string printable_line(std::string_view text) { return escaped(text, /*keep_newlines=*/false); }
 
+std::string shortened(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  const auto at_character = [&](size_t at) {
+    while (at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) ++at;
+    return at;
+  };
+  const size_t head = at_character(most / 3 * 2), tail = at_character(text.size() - most / 3);
+  return fmt::format("{} [... {} bytes ...] {}", text.substr(0, head), tail - head,
+                     text.substr(tail));
+}
+
 }  // namespace fovea

@@ -17,4 +17,8 @@ std::string printable(std::string_view text);
 /// The same for one line: newlines are escaped too.
 std::string printable_line(std::string_view text);
 
+/// Text of at most `most` bytes, give or take a character: where it is longer, the middle is left
+/// out, and a note says how many bytes these are. Expects UTF-8 without control characters.
+std::string shortened(std::string_view text, size_t most);
+
 }  // namespace fovea

@@ -47,7 +47,7 @@ const std::optional<c10::TypedOperatorHandle<Product>>& onednn() {
 LinearLibrary choose() {
   const char* forced = std::getenv("FOVEA_LINEAR");
   if (forced == nullptr || *forced == '\0') {
-    const bool gains = found_isa() >= Isa::avx512 && !made_by_intel() && onednn().has_value();
+    const bool gains = found_isa() >= Isa::avx2 && !made_by_intel() && onednn().has_value();
     return gains ? LinearLibrary::onednn : LinearLibrary::torch;
   }
   for (size_t i = 0; i < kLibraryNames.size(); ++i) {

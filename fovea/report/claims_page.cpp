@@ -29,9 +29,10 @@ prints the paper's numbers beside those of the run.
 **A verdict holds for the sizes of the column "measured on".** They are a thousandth of the papers'
 and less. Seeds vary initialisation and data order: not the text, the size or the rate. Intervals
 cover 95 % for one comparison; p is corrected over all comparisons of its study. Pairs are seeds
-unless the cell names windows of text. A row of a benchmark has quartiles of pairs instead of p.
-Older results have three seeds and one learning rate for all variants; the recipes of the rows that
-were not run have five seeds and tune the rate of each variant.
+unless the cell names texts, windows or questions; "x 3 trainings" adds the spread of the trainings
+to that of the questions. A row of a benchmark has quartiles of pairs instead of p. Older results
+have three seeds and one learning rate for all variants; the recipes of the rows that were not run
+have five seeds and tune the rate of each variant.
 
 )md";
 

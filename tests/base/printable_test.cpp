@@ -39,5 +39,16 @@ TEST(Printable, TwiceIsAsOnce) {
   EXPECT_EQ(printable(once), once);
 }
 
+TEST(Shortened, LongTextLosesItsMiddleAtWholeCharacters) {
+  EXPECT_EQ(shortened("short", 5), "short");
+  const std::string text = "head " + std::string(1000, 'x') + " tail";
+  EXPECT_EQ(shortened(text, 30),
+            "head " + std::string(15, 'x') + " [... 980 bytes ...] " + "xxxxx tail");
+  std::string wide;
+  for (int n = 0; n < 40; ++n) wide += "\u00fc";
+  const std::string cut = shortened(wide, 20);  // byte 13 is inside a character
+  EXPECT_EQ(printable(cut), cut);
+}
+
 }  // namespace
 }  // namespace fovea::printable_test
