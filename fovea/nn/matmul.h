@@ -21,8 +21,8 @@ std::span<const std::string_view> enum_names(LinearLibrary);
 
 /// FOVEA_LINEAR=torch|onednn, else onednn on CPUs with AVX2 or AVX-512 that Intel did not make (MKL
 /// takes AVX2 code there, slower than oneDNN's), torch elsewhere. A rule and not a timing: the same
-/// machine must take the same code in every run for a resumed run to have the same bits. ConfigError
-/// for an unknown name. Read once per process.
+/// machine must take the same code in every run for a resumed run to have the same bits.
+/// ConfigError for an unknown name. Read once per process.
 LinearLibrary linear_library();
 
 /// Product of bfloat16 matrices on the CPU. `native`: torch's own, which is fast where there are

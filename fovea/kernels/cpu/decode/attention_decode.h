@@ -22,6 +22,10 @@ constexpr int kDecodeKeys = 64;  // keys between two looks at the maximum
 // kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
 constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
 
+// Keys from use to prefetch: measured. Levels of 8 lanes read a value in several passes.
+constexpr int64_t kAhead = kLanes == 8 ? 32 : kDecodeAhead;
+static_assert(kAhead <= kDecodeAhead);
+
 inline int64_t decode_floats(const PackedWidth& key) {
   return kDecodeRows * (key.pitch + kDecodeKeys + kLanes);
 }
@@ -113,7 +117,7 @@ class DecodeChunk {
     float* const to = weights_ + r * kDecodeKeys;
     for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
       if (r == 0)
-        prefetch<kKeys>(b_.k, b_.k_row, b_.k_offsets, b_.key_width, tile + n + kDecodeAhead);
+        prefetch<kKeys>(b_.k, b_.k_row, b_.k_offsets, 0, b_.key_width.elements, tile + n + kAhead);
       const T* rows[kKeys];
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i) {
@@ -245,10 +249,10 @@ class DecodeChunk {
     const Word* weights = weights_ + r * kDecodeKeys;
     const int64_t first = (begin_ - tile) / P::kElements;
     const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
+    const int64_t end = r > 0 ? c : (whole ? c + kDecodeVectors * kLanes : b_.value_width.elements);
     for (int64_t n = first; n < last; ++n) {
-      if (r == 0 && c == 0)
-        prefetch<P::kElements>(b_.v, b_.v_row, b_.v_offsets, b_.value_width,
-                               tile + n * P::kElements + kDecodeAhead);
+      prefetch<P::kElements>(b_.v, b_.v_row, b_.v_offsets, c, end,
+                             tile + n * P::kElements + kAhead);
       Float rows[kDecodeVectors];
       load_values<whole>(tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
@@ -302,14 +306,15 @@ class DecodeChunk {
     return data + (offsets != nullptr ? offsets[n - b_.offsets_begin] : b_.index[n] * stride);
   }
 
-  // Prefetches rows of keys or values: keys while products with keys are computed, values while
-  // values are added. So memory is never idle, and never has more to do than it can queue.
+  // Prefetches the elements `from` to `end` of rows of keys or values: keys while products with
+  // keys are computed, values, column by column, while these are added. So memory is never idle,
+  // and never has more to do than it can queue.
   template <int keys>
-  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const int64_t* offsets,
-                             const PackedWidth& width, int64_t key) const {
-    if (key + keys > b_.key_limit) return;
+  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const int64_t* offsets, int64_t from,
+                             int64_t end, int64_t key) const {
+    if (from >= end || key + keys > b_.key_limit) return;
     constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t n = 0; n < width.elements; n += kLine) {
+    for (int64_t n = (from + kLine - 1) / kLine * kLine; n < end; n += kLine) {
 #pragma GCC unroll 16
       for (int i = 0; i < keys; ++i)
         __builtin_prefetch(row_at(data, stride, offsets, key + i) + n, 0, 2);

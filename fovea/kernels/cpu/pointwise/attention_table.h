@@ -258,7 +258,7 @@ struct QueryGradientRows {
 
 /// Most rows (queries of the heads that share a key head) that read keys where they lie.
 constexpr int64_t kDecodeRows = 16;
-/// Keys from use to prefetch.
+/// Keys from use to prefetch, at most.
 constexpr int64_t kDecodeAhead = 128;
 
 /// A chunk of the keys of one sequence, read where they lie, for a few rows. A row sees the keys of
