@@ -30,7 +30,20 @@ def refused(name: str, key: str, *says: str) -> Case:
     return Case(name, f"{{train}} {key}", says=(word, *says), seconds=10)
 
 
+# A GGUF file of one metadata entry whose text is long.
+LONG_GGUF = (
+    "import struct, sys; n, k = 100_000, b'general.architecture'; "
+    "sys.stdout.buffer.write(b'GGUF' + struct.pack('<IQQQ', 3, 0, 1, len(k)) + k + struct.pack('<IQ', 8, n) + b'x' * n)"
+)
+
 CASES = [
+    Case(
+        "a long value of a file does not fill the terminal",
+        f'python3 -c "{LONG_GGUF}" > m.gguf; {{fovea}} generate m.gguf Hello 2> told; code=$?; '
+        'cat told >&2; [ $(wc -c < told) -lt 5000 ] && exit $code',
+        says=("expected an architecture", "bytes ..."),
+        seconds=10,
+    ),
     # Reading
     Case("a recipe without an end is refused", "{fovea} plan /dev/zero", says=("16 MB", "a recipe"), seconds=10),
     Case("a prompt without an end is refused", "{fovea} generate {model} --file /dev/zero", says=("256 MB",)),
