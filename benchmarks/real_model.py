@@ -4,11 +4,15 @@
     benchmarks/real_model.py MODEL.gguf --python PYTHON [--position 512] [--pairs 9] [--threads N] [--types f32,bf16,q8_0,stored]
                             [--together 8] [--activations auto|exact|int16|int8] [--peer llama.cpp|transformers] [--append] [--output FILE]
 
-PYTHON has llama-cpp-python, or for --peer transformers that (`make python-peers`), which knows f32 and bf16, one text. For each type the model is exported once; both sides then take turns in processes of their own,
-with the same number of threads. `bf16` is compared with llama.cpp's f16, which is its faster one; `stored` is the given
-file on both sides. Everything but packed weights is in the dtype that `fovea generate` takes by itself. --activations is that of `fovea generate`, for q8_0 and stored; llama.cpp always rounds to 8 bits. --together N also writes N texts at once, a cache each, beside one text; 0 leaves that out. --append
-adds rows to the result file, as for another position. Decoding reads all weights and the cache once a token: those bytes
-over the time, over the measured read bandwidth, is the share.
+PYTHON has llama-cpp-python, or for --peer transformers that (`make python-peers`), which knows f32
+and bf16, one text. For each type the model is exported once; both sides then take turns in
+processes of their own, with the same number of threads. `bf16` is compared with llama.cpp's f16,
+which is its faster one; `stored` is the given file on both sides. Beside packed weights all else is
+in the dtype that `fovea generate` takes by itself. --activations is that of `fovea generate`, for
+q8_0 and stored; llama.cpp always rounds to 8 bits. --together N also writes N texts at once, a
+cache each, beside one text; 0 leaves that out. --append adds rows to the result file, as for
+another position. Decoding reads all weights and the cache once a token: those bytes over the time,
+over the measured read bandwidth, is the share.
 
 SPDX-FileCopyrightText: The Fovea authors
 SPDX-License-Identifier: Apache-2.0

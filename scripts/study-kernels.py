@@ -4,7 +4,7 @@
     fovea compare recipes/laptop/mta-components.yaml
     scripts/study-kernels.py runs/studies multi-token before-gate before-no-norm
 
-Printed is JSON (docs/findings/mta-components.md), for each variant one value a seed, runs in order of their seeds:
+Printed is JSON, for each variant one value a seed, runs in order of their seeds:
 
 depth     mean diagonal of the head mixes in the last layer minus that in the first (the paper's Figure 16); and layer by layer
 others    the mean share of the other entries, by size, of the diagonal ones, in the same form (Figure 17)

@@ -45,9 +45,10 @@ TEST(Shortened, LongTextLosesItsMiddleAtWholeCharacters) {
   EXPECT_EQ(shortened(text, 30),
             "head " + std::string(15, 'x') + " [... 980 bytes ...] " + "xxxxx tail");
   std::string wide;
-  for (int n = 0; n < 40; ++n) wide += "\u00fc";
-  const std::string cut = shortened(wide, 20);  // byte 13 is inside a character
-  EXPECT_EQ(printable(cut), cut);
+  for (int n = 0; n < 40; ++n) wide += "\u6ce8";
+  // Bytes 14 and 113 of 120 are inside of characters of three.
+  EXPECT_EQ(shortened(wide, 23),
+            "\u6ce8\u6ce8\u6ce8\u6ce8\u6ce8 [... 99 bytes ...] \u6ce8\u6ce8");
 }
 
 }  // namespace
