@@ -47,8 +47,7 @@ TEST(Shortened, LongTextLosesItsMiddleAtWholeCharacters) {
   std::string wide;
   for (int n = 0; n < 40; ++n) wide += "\u6ce8";
   // Bytes 14 and 113 of 120 are inside of characters of three.
-  EXPECT_EQ(shortened(wide, 23),
-            "\u6ce8\u6ce8\u6ce8\u6ce8\u6ce8 [... 99 bytes ...] \u6ce8\u6ce8");
+  EXPECT_EQ(shortened(wide, 23), "\u6ce8\u6ce8\u6ce8\u6ce8\u6ce8 [... 99 bytes ...] \u6ce8\u6ce8");
 }
 
 }  // namespace
