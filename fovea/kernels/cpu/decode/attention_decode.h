@@ -22,8 +22,12 @@ constexpr int kDecodeKeys = 64;  // keys between two looks at the maximum
 // kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
 constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
 
-// Keys from use to prefetch: measured. Levels of 8 lanes read a value in several passes.
-constexpr int64_t kAhead = kLanes == 8 ? 32 : kDecodeAhead;
+// Levels of 8 lanes read a value in several passes and a key for few rows at a time. There the key
+// heads of a block read a short stretch of keys before any reads the next one.
+constexpr int64_t kDecodeStretch = kLanes == 8 ? 8 : kDecodeKeys;
+constexpr int64_t kDecodeHeads = kLanes == 8 ? kDecodeRows : 1;
+// Keys from use to prefetch: measured.
+constexpr int64_t kAhead = kLanes == 8 ? 8 : kDecodeAhead;
 static_assert(kAhead <= kDecodeAhead);
 
 inline int64_t decode_floats(const PackedWidth& key) {
@@ -48,11 +52,65 @@ FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t remaining) {
   }
 }
 
+/// The lines of rows of keys or values in the order of memory, prefetched one by one while others
+/// are used: as many as are used, so that memory is never idle and never has more to do than it can
+/// queue, and in an order that the hardware's own prefetchers follow.
+template <class T>
+class DecodeLines {
+ public:
+  struct Rows {
+    const T* data;
+    int64_t stride, elements;      // of a row, `elements` of them read
+    const int32_t* index;          // null: row n is key n
+    const int64_t* offsets;        // of key n at n - offsets_begin; may be null
+    int64_t offsets_begin, limit;  // limit: of keys
+  };
+
+  FOVEA_INLINE void begin(const Rows& rows, int64_t key) {
+    rows_ = rows;
+    key_ = key - 1;
+    next_row();
+  }
+  FOVEA_INLINE void advance() {
+    __builtin_prefetch(line_, 0, 2);
+    line_ += step_;
+    if (line_ >= end_) next_row();
+  }
+
+ private:
+  // Rows that follow each other without a gap are one.
+  FOVEA_INLINE void next_row() {
+    if (++key_ >= rows_.limit) {  // no more: the same line again and again
+      step_ = 0;
+      end_ = line_ + 1;
+      return;
+    }
+    int64_t count = 1;
+    const T* row = rows_.data;
+    if (rows_.index == nullptr) {
+      row += key_ * rows_.stride;
+      if (rows_.elements == rows_.stride) count = rows_.limit - key_;
+    } else {
+      row += rows_.offsets != nullptr ? rows_.offsets[key_ - rows_.offsets_begin]
+                                      : rows_.index[key_] * rows_.stride;
+    }
+    key_ += count - 1;
+    line_ = reinterpret_cast<const char*>(row);
+    end_ = line_ + count * rows_.elements * static_cast<int64_t>(sizeof(T));
+    step_ = kLine;
+  }
+
+  static constexpr int64_t kLine = 64;
+  Rows rows_{};
+  int64_t key_ = 0, step_ = 0;
+  const char *line_ = nullptr, *end_ = nullptr;
+};
+
 template <class T, class P>
 class DecodeChunk {
  public:
   DecodeChunk(const DecodeBlock<T>& block, float* scratch)
-      : b_(block), part_(row_state(block.value_width)) {
+      : b_(block), of_head_(block.rows / block.heads), part_(row_state(block.value_width)) {
     q_ = scratch;
     weights_ = q_ + kDecodeRows * b_.key_width.pitch;
     totals_ = weights_ + kDecodeRows * kDecodeKeys;
@@ -62,7 +120,7 @@ class DecodeChunk {
     for (int64_t r = 0; r < b_.rows; ++r) {
       copy_row<T, P>(b_.q[r], b_.key_width.elements, b_.key_width.pitch,
                      q_ + r * b_.key_width.pitch);
-      for (int64_t n = 0; n < part_; ++n) b_.part[r * part_ + n] = 0.0f;
+      for (int64_t n = 0; n < part_; ++n) b_.part[r][n] = 0.0f;
       store(totals_ + r * kLanes, Float{});
       maximum_[r] = -kInfinity;
     }
@@ -76,7 +134,7 @@ class DecodeChunk {
       add_values(tile);
     }
     for (int64_t r = 0; r < b_.rows; ++r) {
-      RowState& state = state_behind(b_.part + r * part_, b_.value_width);
+      RowState& state = state_behind(b_.part[r], b_.value_width);
       state.reference = maximum_[r];
       state.total = sum(load(totals_ + r * kLanes));
     }
@@ -85,11 +143,19 @@ class DecodeChunk {
  private:
   // Logits of the tile, in units of log 2, -inf where unseen.
   void score(int64_t tile) {
-    int64_t r = 0;
-    for (; r + 4 <= b_.rows; r += 4) multiply<4>(tile, r);
-    for (; r + 2 <= b_.rows; r += 2) multiply<2>(tile, r);
-    for (; r < b_.rows; ++r) multiply<1>(tile, r);
-    for (r = 0; r < b_.rows; ++r) {
+    lines_.begin({b_.k, b_.k_row, b_.heads * b_.key_width.elements, b_.index, b_.k_offsets,
+                  b_.offsets_begin, b_.key_limit},
+                 tile + kAhead);
+    for (int64_t n = 0; n < kDecodeKeys; n += kDecodeStretch) {
+      for (int64_t head = 0; head < b_.heads; ++head) {
+        int64_t r = head * of_head_;
+        const int64_t end = r + of_head_;
+        for (; r + 4 <= end; r += 4) multiply<4>(tile, n, head, r);
+        for (; r + 2 <= end; r += 2) multiply<2>(tile, n, head, r);
+        for (; r < end; ++r) multiply<1>(tile, n, head, r);
+      }
+    }
+    for (int64_t r = 0; r < b_.rows; ++r) {
       for (int64_t n = 0; n < kDecodeKeys; n += kLanes) {
         float* const to = weights_ + r * kDecodeKeys + n;
         const int64_t key = tile + n;
@@ -100,36 +166,41 @@ class DecodeChunk {
   }
 
   template <int R>
-  void multiply(int64_t tile, int64_t r) {
-    tile >= begin_&& tile + kDecodeKeys <= end_ ? multiply<R, true>(tile, r)
-                                                : multiply<R, false>(tile, r);
+  void multiply(int64_t tile, int64_t from, int64_t head, int64_t r) {
+    const bool whole = tile >= begin_ && tile + kDecodeKeys <= end_;
+    if (b_.index != nullptr) return multiply<R, false, true>(tile, from, head, r);
+    whole ? multiply<R, true, false>(tile, from, head, r)
+          : multiply<R, false, false>(tile, from, head, r);
   }
 
-  // Products of R rows and the tile's keys, kLanes pairs at a time, so that a key is read once for
-  // R rows. Where not all keys are of this tile, the others repeat its first or last one.
-  template <int R, bool whole>
-  void multiply(int64_t tile, int64_t r) {
+  // Products of R rows and a stretch of the tile's keys, kLanes pairs at a time, so that a key is
+  // read once for R rows. Where not all keys are of this tile, the others repeat its first or last
+  // one.
+  template <int R, bool whole, bool listed>
+  void multiply(int64_t tile, int64_t from, int64_t head, int64_t r) {
     constexpr int kKeys = kLanes / R;
     const int64_t words = b_.key_width.words, pitch = b_.key_width.pitch, k_row = b_.k_row;
+    const bool first = r == head * of_head_;  // of the head's rows
     const int64_t begin = begin_, last = end_ - 1;
-    const T* const k = b_.k;
+    const T* const k = b_.k + head * b_.k_head;
     const Word* const q = q_ + r * pitch;
     float* const to = weights_ + r * kDecodeKeys;
-    for (int64_t n = 0; n < kDecodeKeys; n += kKeys) {
-      if (r == 0)
-        prefetch<kKeys>(b_.k, b_.k_row, b_.k_offsets, 0, b_.key_width.elements, tile + n + kAhead);
+    for (int64_t n = from; n < from + kDecodeStretch; n += kKeys) {
       const T* rows[kKeys];
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i) {
         int64_t j = tile + n + i;
         if (!whole) j = j < begin ? begin : (j < last ? j : last);
-        rows[i] = row_at(k, k_row, b_.k_offsets, j);
+        rows[i] = row_at<listed>(k, k_row, b_.k_offsets, j);
       }
       Float sums[kLanes];
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
       int64_t c = 0;
-      for (; c + kLanes <= words; c += kLanes) add_products<R>(sums, q + c, pitch, rows, c, kLanes);
+      for (; c + kLanes <= words; c += kLanes) {
+        if (first) fetch<kKeys * kLanes * P::kElements>(c / kLanes);
+        add_products<R>(sums, q + c, pitch, rows, c, kLanes);
+      }
       if (c < words) add_products<R>(sums, q + c, pitch, rows, c, words - c);
       alignas(64) float all[kLanes];
       store(all, sum_each(sums));
@@ -190,7 +261,7 @@ class DecodeChunk {
       const Float shrink = exp2_lanes<5>(broadcast(maximum_[r] - maximum));
       maximum_[r] = maximum;
       store(totals_ + r * kLanes, load(totals_ + r * kLanes) * shrink);
-      float* sums = b_.part + r * part_;
+      float* sums = b_.part[r];
       for (int64_t c = 0; c < b_.value_width.columns; c += kLanes)
         store(sums + c, load(sums + c) * shrink);
     }
@@ -211,34 +282,52 @@ class DecodeChunk {
   }
 
   void add_values(int64_t tile) {
-    int64_t r = 0;
-    for (; r + kDecodeBlock <= b_.rows; r += kDecodeBlock) add_rows<kDecodeBlock>(tile, r);
-    switch (b_.rows - r) {
+    constexpr int64_t kWords = kDecodeStretch / P::kElements;
+    const int64_t first = (begin_ - tile) / P::kElements;
+    const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
+    lines_.begin({b_.v, b_.v_row, b_.heads * b_.value_width.elements, b_.index, b_.v_offsets,
+                  b_.offsets_begin, b_.key_limit},
+                 tile + first * P::kElements + kAhead);
+    for (int64_t n = first; n < last; n += kWords) {
+      for (int64_t head = 0; head < b_.heads; ++head)
+        add_stretch(tile, n, n + kWords < last ? n + kWords : last, head);
+    }
+  }
+
+  // Words [begin, end) of the weights of a key head's rows.
+  void add_stretch(int64_t tile, int64_t begin, int64_t end, int64_t head) {
+    int64_t r = head * of_head_;
+    const int64_t last = r + of_head_;
+    for (; r + kDecodeBlock <= last; r += kDecodeBlock)
+      add_rows<kDecodeBlock>(tile, begin, end, head, r);
+    switch (last - r) {
       case 3:
-        return add_rows<3>(tile, r);
+        return add_rows<3>(tile, begin, end, head, r);
       case 2:
-        return add_rows<2>(tile, r);
+        return add_rows<2>(tile, begin, end, head, r);
       case 1:
-        return add_rows<1>(tile, r);
+        return add_rows<1>(tile, begin, end, head, r);
       default:
         return;
     }
   }
 
   template <int R>
-  void add_rows(int64_t tile, int64_t r) {
+  void add_rows(int64_t tile, int64_t begin, int64_t end, int64_t head, int64_t r) {
     constexpr int64_t kColumns = kDecodeVectors * kLanes;
     const int64_t width = b_.value_width.elements;
     for (int64_t c = 0; c < width; c += kColumns) {
-      width - c >= kColumns ? add_columns<R, true>(tile, r, c) : add_columns<R, false>(tile, r, c);
+      width - c >= kColumns ? add_columns<R, true>(tile, begin, end, head, r, c)
+                            : add_columns<R, false>(tile, begin, end, head, r, c);
     }
   }
 
-  // O[r ... r + R][c ... c + columns] += P V over the tile's keys.
+  // O[r ... r + R][c ... c + columns] += P V over words [begin, end) of the tile's keys.
   template <int R, bool whole>
-  FOVEA_INLINE void add_columns(int64_t tile, int64_t r, int64_t c) {
+  FOVEA_INLINE void add_columns(int64_t tile, int64_t begin, int64_t end, int64_t head, int64_t r,
+                                int64_t c) {
     Float o[R][kDecodeVectors];
-    float* at = b_.part + r * part_ + c;
+    float* at = b_.part[r] + c;
     const int64_t vectors = (b_.value_width.columns - c) / kLanes;
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
@@ -246,23 +335,27 @@ class DecodeChunk {
       for (int v = 0; v < kDecodeVectors; ++v)
         o[i][v] = whole || v < vectors ? load(at + i * part_ + v * kLanes) : Float{};
     }
-    const Word* weights = weights_ + r * kDecodeKeys;
-    const int64_t first = (begin_ - tile) / P::kElements;
-    const int64_t last = (end_ - tile + P::kElements - 1) / P::kElements;
-    const int64_t end = r > 0 ? c : (whole ? c + kDecodeVectors * kLanes : b_.value_width.elements);
-    for (int64_t n = first; n < last; ++n) {
-      prefetch<P::kElements>(b_.v, b_.v_row, b_.v_offsets, c, end,
-                             tile + n * P::kElements + kAhead);
-      Float rows[kDecodeVectors];
-      load_values<whole>(tile + n * P::kElements, c, rows);
+    const T* const v_of_head = b_.v + head * b_.v_head;
+    const Word* const weights = weights_ + r * kDecodeKeys;
+    const bool first = r == head * of_head_;  // of the head's rows
+    constexpr int64_t kLineElements = 64 / sizeof(T) / P::kElements;
+    const auto add = [&]<bool listed>() FOVEA_ALWAYS {
+      for (int64_t n = begin; n < end; ++n) {
+        if (first && whole) fetch<kDecodeVectors * kLanes * P::kElements>(n);
+        if (first && !whole)
+          for (int64_t i = c; i < b_.value_width.elements; i += kLineElements) lines_.advance();
+        Float rows[kDecodeVectors];
+        load_values<whole, listed>(v_of_head, tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
-      for (int i = 0; i < R; ++i) {
-        const Float weight = broadcast(weights[i * kDecodeKeys + n]);
+        for (int i = 0; i < R; ++i) {
+          const Float weight = broadcast(weights[i * kDecodeKeys + n]);
 #pragma GCC unroll 4
-        for (int v = 0; v < kDecodeVectors; ++v)
-          o[i][v] = P::multiply_add(weight, rows[v], o[i][v]);
+          for (int v = 0; v < kDecodeVectors; ++v)
+            o[i][v] = P::multiply_add(weight, rows[v], o[i][v]);
+        }
       }
-    }
+    };
+    b_.index == nullptr ? add.template operator()<false>() : add.template operator()<true>();
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
 #pragma GCC unroll 4
@@ -274,9 +367,10 @@ class DecodeChunk {
 
   // Columns c ... of the value at `key`; with pairs, of it and the next one, zeros where that is
   // not of this tile.
-  template <bool whole>
-  FOVEA_INLINE void load_values(int64_t key, int64_t c, Float (&rows)[kDecodeVectors]) const {
-    const T* row = row_at(b_.v, b_.v_row, b_.v_offsets, key);
+  template <bool whole, bool listed>
+  FOVEA_INLINE void load_values(const T* v_of_head, int64_t key, int64_t c,
+                                Float (&rows)[kDecodeVectors]) const {
+    const T* row = row_at<listed>(v_of_head, b_.v_row, b_.v_offsets, key);
     const auto remaining = [&](int v) {
       return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
     };
@@ -286,7 +380,7 @@ class DecodeChunk {
         rows[v] = remaining(v) > 0 ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
     } else {
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
-      const T* next = has_odd ? row_at(b_.v, b_.v_row, b_.v_offsets, key + 1) : row;
+      const T* next = has_odd ? row_at<listed>(v_of_head, b_.v_row, b_.v_offsets, key + 1) : row;
 #pragma GCC unroll 2
       for (int v = 0; v < kDecodeVectors / 2; ++v) {
         const bool some = remaining(v) > 0;
@@ -299,33 +393,32 @@ class DecodeChunk {
     }
   }
 
-  // Where key n of the chunk lies in k, or its value in v.
+  // Where key n of the chunk lies in k, or its value in v; `listed`: whether there is an index.
+  template <bool listed>
   FOVEA_INLINE const T* row_at(const T* data, int64_t stride, const int64_t* offsets,
                                int64_t n) const {
-    if (b_.index == nullptr) return data + n * stride;
+    if constexpr (!listed) return data + n * stride;
     return data + (offsets != nullptr ? offsets[n - b_.offsets_begin] : b_.index[n] * stride);
   }
 
-  // Prefetches the elements `from` to `end` of rows of keys or values: keys while products with
-  // keys are computed, values, column by column, while these are added. So memory is never idle,
-  // and never has more to do than it can queue.
-  template <int keys>
-  FOVEA_INLINE void prefetch(const T* data, int64_t stride, const int64_t* offsets, int64_t from,
-                             int64_t end, int64_t key) const {
-    if (from >= end || key + keys > b_.key_limit) return;
-    constexpr int64_t kLine = 64 / sizeof(T);
-    for (int64_t n = (from + kLine - 1) / kLine * kLine; n < end; n += kLine) {
-#pragma GCC unroll 16
-      for (int i = 0; i < keys; ++i)
-        __builtin_prefetch(row_at(data, stride, offsets, key + i) + n, 0, 2);
+  // Prefetches for step n of a loop as many lines as `elements`, which a step uses, fill.
+  template <int64_t elements>
+  FOVEA_INLINE void fetch(int64_t n) {
+    constexpr int64_t kBytes = elements * static_cast<int64_t>(sizeof(T)), kLine = 64;
+    if constexpr (kBytes >= kLine) {
+#pragma GCC unroll 8
+      for (int64_t i = 0; i < kBytes / kLine; ++i) lines_.advance();
+    } else {
+      if (n % (kLine / kBytes) == 0) lines_.advance();
     }
   }
 
   const DecodeBlock<T>& b_;
-  const int64_t part_;
-  Word *q_, *weights_;  // weights_: [rows][kDecodeKeys], logits first
-  float* totals_;       // kLanes partial sums a row
+  const int64_t of_head_, part_;  // of_head_: rows of a key head
+  Word *q_, *weights_;            // weights_: [rows][kDecodeKeys], logits first
+  float* totals_;                 // kLanes partial sums a row
   const bool weighs_ = multiplies_weights(b_.gate_form);
+  DecodeLines<T> lines_;
   int64_t begin_ = 0, end_ = 0;
   float maximum_[kDecodeRows];
 };

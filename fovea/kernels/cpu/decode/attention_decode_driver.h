@@ -92,9 +92,16 @@ class Decode {
   }
   /// Slice n of `slices`: neighbouring chunks, as many keys as in every other slice.
   void attend_slice(int64_t n, int64_t slices, float* scratch) const {
+    DecodeItem piece{.head_end = -1};  // heads of a chunk side by side; none yet
     for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
-      attend({b, chunk, chunk + 1, g, g + 1}, scratch);
+      if (b == piece.b && chunk == piece.chunk_begin && g == piece.head_end) {
+        ++piece.head_end;
+        return;
+      }
+      attend(piece, scratch);
+      piece = {b, chunk, chunk + 1, g, g + 1};
     });
+    attend(piece, scratch);
   }
   /// Fetches the beginning of a slice before its use.
   void prefetch_slice(int64_t n, int64_t slices) const {
@@ -149,15 +156,21 @@ class Decode {
   // Where keys and values of a chunk stand: key n at row n, up to `end`.
   struct Run {
     const T *k, *v;
-    int64_t k_row, v_row, end;
+    int64_t k_row, v_row, k_head, v_head, end;
   };
   Run run_of(int64_t b, int64_t g, int64_t chunk_begin) const {
     const int64_t end = ends_[b], first = p_.first_rows.empty() ? 0 : p_.first_rows[b];
     if (caches_.empty())
-      return {p_.k.at(b, g, first), p_.v.at(b, g, first), p_.k.row, p_.v.row, end};
+      return {p_.k.at(b, g, first),
+              p_.v.at(b, g, first),
+              p_.k.row,
+              p_.v.row,
+              p_.k.head,
+              p_.v.head,
+              end};
     static_assert(kSharedKeys % kDecodeChunk == 0);
     const auto run = [&](const HeadRows<T>& k, const HeadRows<T>& v, int64_t row, int64_t last) {
-      return Run{k.at(0, g, row), v.at(0, g, row), k.row, v.row, last};
+      return Run{k.at(0, g, row), v.at(0, g, row), k.row, v.row, k.head, v.head, last};
     };
     const SequenceCache<T>& cache = caches_[b];
     for (const SharedRun<T>& shared : cache.shared)
@@ -177,6 +190,7 @@ class Decode {
     const std::span<const SharedRun<T>> shared = caches_[b].shared;
     size_t n = 0;
     const int64_t end = std::min(begin + std::ssize(offsets.k), block.key_limit);
+    block.key_limit = end;
     for (int64_t j = begin; j < end; ++j) {
       const int64_t row = block.index[j], at = j - begin;
       while (n < shared.size() && row >= shared[n].end) ++n;
@@ -236,49 +250,70 @@ class Decode {
 
   void attend(const DecodeItem& item, float* scratch) const {
     for (int64_t chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) {
-      for (int64_t g = item.head_begin; g < item.head_end; ++g) {
+      for (int64_t g = item.head_begin, count = 0; g < item.head_end; g += count) {
+        count = heads_together(item.b, chunk, g, item.head_end - g);
         for (int64_t row = 0; row < rows_; row += kDecodeRows)
-          attend(item.b, g, chunk, row, std::min(row + kDecodeRows, rows_), scratch);
+          attend({.b = item.b, .chunk = chunk, .head = g, .heads = count, .row = row}, scratch);
       }
     }
   }
 
-  // A chunk of one key head for rows [row_begin, row_end) of those that read it (head by head,
-  // query by query).
-  void attend(int64_t b, int64_t g, int64_t chunk, int64_t row_begin, int64_t row_end,
-              float* scratch) const {
-    const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, s_.keys);
+  // Key heads of the `most` from g on that lie side by side, and are read so.
+  int64_t heads_together(int64_t b, int64_t chunk, int64_t g, int64_t most) const {
+    const bool several_buffers = is_listed() && !caches_.empty() && !caches_[b].shared.empty();
+    const Run run = run_of(b, g, chunk * kDecodeChunk);
+    if (several_buffers || rows_ > kDecodeRows || run.k_head != s_.head_dim ||
+        run.v_head != s_.value_dim)
+      return 1;
+    return std::min({most, table_.decode_heads, kDecodeRows / rows_});
+  }
+
+  // A chunk of `heads` key heads, for the rows that read them (head by head, query by query): those
+  // from `row` on, at most kDecodeRows.
+  struct Piece {
+    int64_t b, chunk, head, heads, row;
+  };
+  void attend(const Piece& piece, float* scratch) const {
+    const int64_t b = piece.b, begin = piece.chunk * kDecodeChunk,
+                  end = std::min(begin + kDecodeChunk, s_.keys);
     const bool listed = is_listed();
     const auto list = listed ? p_.keys_seen.of(b) : std::span<const int32_t>();
-    const Run run = run_of(b, g, begin);
+    const Run run = run_of(b, piece.head, begin);
     DecodeBlock<T> block{.key_width = key_,
                          .value_width = value_,
                          .k = run.k,
                          .v = run.v,
                          .k_row = run.k_row,
                          .v_row = run.v_row,
+                         .k_head = run.k_head,
+                         .v_head = run.v_head,
                          .key_begin = end,
                          .key_end = begin,
                          .key_limit = listed ? std::ssize(list) : run.end,
                          .index = listed ? list.data() : nullptr,
                          .plain = is_plain(p_.rule, gate_.form),
-                         .gate_form = gate_.form,
-                         .part = part(b, g, chunk) + row_begin * part_};
+                         .heads = piece.heads,
+                         .gate_form = gate_.form};
     Offsets offsets;  // not written where they have no use
-    place_listed(b, g, begin, offsets, block);
-    for (int64_t row = row_begin; row < row_end; ++row) {
-      const int64_t h = g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
-      const RowVisits& seen = visits(b, row);
-      const int64_t n = block.rows++;
-      block.q[n] = p_.q.at(b, h, i);
-      block.position[n] = static_cast<int32_t>(seen.position);
-      block.scale[n] =
-          p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
-      block.gate[n] =
-          gate_.active() ? gates_.data() + (b * s_.queries + i) * gate_pitch() : nullptr;
-      block.head[n] = &rules_[b * s_.heads + h];
-      block.near[n] = cut(seen.near, begin, end, block);
-      block.far[n] = cut(seen.far, begin, end, block);
+    place_listed(b, piece.head, begin, offsets, block);
+    const int64_t row_end = std::min(piece.row + kDecodeRows, rows_);
+    for (int64_t g = piece.head; g < piece.head + piece.heads; ++g) {
+      float* const parts = part(b, g, piece.chunk);
+      for (int64_t row = piece.row; row < row_end; ++row) {
+        const int64_t h = g * (s_.heads / s_.kv_heads) + row / s_.queries, i = row % s_.queries;
+        const RowVisits& seen = visits(b, row);
+        const int64_t n = block.rows++;
+        block.q[n] = p_.q.at(b, h, i);
+        block.position[n] = static_cast<int32_t>(seen.position);
+        block.scale[n] =
+            p_.rule.tau != nullptr ? 1.0f / p_.rule.tau[b * s_.queries + i] : p_.rule.scale;
+        block.gate[n] =
+            gate_.active() ? gates_.data() + (b * s_.queries + i) * gate_pitch() : nullptr;
+        block.head[n] = &rules_[b * s_.heads + h];
+        block.near[n] = cut(seen.near, begin, end, block);
+        block.far[n] = cut(seen.far, begin, end, block);
+        block.part[n] = parts + row * part_;
+      }
     }
     table_.decode(block, scratch);
   }

@@ -30,6 +30,7 @@ AttentionTable<T> attention_table_of(const char* isa, const GatedPasses<T>& gate
           .query_gradient = query_gradient_rows<T>,
           .join = join_rows<T>,
           .scan = scan_members,
+          .decode_heads = kDecodeHeads,
           .decode_scratch = decode_floats,
           .decode = decode_block<T, P>,
           .finish_decode = finish_decode_row<T>,

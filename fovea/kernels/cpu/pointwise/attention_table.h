@@ -261,13 +261,15 @@ constexpr int64_t kDecodeRows = 16;
 /// Keys from use to prefetch, at most.
 constexpr int64_t kDecodeAhead = 128;
 
-/// A chunk of the keys of one sequence, read where they lie, for a few rows. A row sees the keys of
-/// its two ranges; the result of a chunk is a part of a softmax: sums, largest logit, total.
+/// A chunk of the keys of one sequence and of some key heads, read where they lie, for a few rows.
+/// A row sees the keys of its two ranges; the result of a chunk is a part of a softmax: sums,
+/// largest logit, total.
 template <class T>
 struct DecodeBlock {
   PackedWidth key_width, value_width;
-  const T *k = nullptr, *v = nullptr;  ///< row 0 of the sequence
+  const T *k = nullptr, *v = nullptr;  ///< row 0 of the sequence, first key head
   int64_t k_row = 0, v_row = 0;
+  int64_t k_head = 0, v_head = 0;      ///< from a key head to the next
   int64_t key_begin = 0, key_end = 0;  ///< keys of the chunk that some row sees
   int64_t key_limit = 0;               ///< keys that are worth prefetching end here
   const int32_t* index = nullptr;      ///< key n of ranges and chunk is row index[n]; null: row n
@@ -276,7 +278,8 @@ struct DecodeBlock {
   const int64_t *k_offsets = nullptr, *v_offsets = nullptr;
   int64_t offsets_begin = 0;
   bool plain = true;
-  int64_t rows = 0;
+  int64_t heads = 1;  ///< key heads; 1 with several buffers
+  int64_t rows = 0;   ///< of all key heads, the same number for each, head by head
   const T* q[kDecodeRows];
   KeyRange near[kDecodeRows], far[kDecodeRows];
   int32_t position[kDecodeRows];
@@ -284,7 +287,9 @@ struct DecodeBlock {
   const HeadRule* head[kDecodeRows];
   PairGate::Form gate_form = PairGate::Form::none;
   const float* gate[kDecodeRows];  ///< of every key of the sequence, by index (GateRow)
-  float* part = nullptr;  ///< [rows][row_state()]: sums and RowState; its reference is the maximum
+  /// [row_state()] of each row: sums and RowState; its reference is the maximum. Those of a key
+  /// head lie side by side.
+  float* part[kDecodeRows];
 };
 
 /// One row from its parts, in their order.
@@ -342,6 +347,7 @@ struct AttentionTable {
   void (*query_gradient)(const QueryGradientRows<T>&) = nullptr;
   void (*join)(const JoinRows<T>&) = nullptr;
   int64_t (*scan)(const MemberScan&) = nullptr;                 // the number of keys
+  int64_t decode_heads = 1;                                     ///< key heads of a block, at most
   int64_t (*decode_scratch)(const PackedWidth& key) = nullptr;  // floats
   void (*decode)(const DecodeBlock<T>&, float* scratch) = nullptr;
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;

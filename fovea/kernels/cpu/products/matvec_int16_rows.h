@@ -27,6 +27,9 @@ constexpr int64_t unit_blocks(WeightFormat format) { return format == WeightForm
 /// Rows whose sums stay in registers, beside two outputs.
 constexpr int64_t kPairRows = kLaneVectors == 1 ? 8 : 2;
 
+// Bytes from use to prefetch in a stretch of weights, for one row: measured. None at other levels.
+constexpr int64_t kBytesAhead = kLanes == 8 ? 2048 : 0;
+
 /// The weights of a unit in 16 bits, as PairRows holds the inputs.
 template <WeightFormat format>
 struct UnitWeights {
@@ -155,7 +158,11 @@ FOVEA_INLINE void pair_dot(const MatVec& p, const PairRows<format>& x, int64_t r
     const auto unit = [&](int64_t u, const auto& read) {
       UnitWeights<format> w[outputs];
 #pragma GCC unroll 2
-      for (int64_t o = 0; o < outputs; ++o) read(w[o], q[o] + u * kUnit * block_quants(format));
+      for (int64_t o = 0; o < outputs; ++o) {
+        read(w[o], q[o] + u * kUnit * block_quants(format));
+        if constexpr (rows == 1 && kBytesAhead > 0)
+          __builtin_prefetch(q[o] + u * kUnit * block_quants(format) + kBytesAhead, 0, 3);
+      }
 #pragma GCC unroll 8
       for (int64_t r = 0; r < rows; ++r) {
         const int16_t* const pairs = x.pairs(row + r) + (begin + u * kUnit) * kBlock;
