@@ -52,9 +52,9 @@ FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t remaining) {
   }
 }
 
-/// The lines of rows of keys or values in the order of memory, prefetched one by one while others
-/// are used: as many as are used, so that memory is never idle and never has more to do than it can
-/// queue, and in an order that the hardware's own prefetchers follow.
+/// Prefetches the lines of keys or values in the order of memory, as many as are used meanwhile:
+/// the queue of misses is neither empty nor full, where a CPU drops them. The hardware's own
+/// prefetchers follow that order, and not the one in which several rows are used at once.
 template <class T>
 class DecodeLines {
  public:
@@ -71,9 +71,12 @@ class DecodeLines {
     key_ = key - 1;
     next_row();
   }
+  /// A row's end is looked for once for all of them.
+  template <int64_t lines>
   FOVEA_INLINE void advance() {
-    __builtin_prefetch(line_, 0, 2);
-    line_ += step_;
+#pragma GCC unroll 8
+    for (int64_t n = 0; n < lines; ++n) __builtin_prefetch(line_ + n * kLine, 0, 2);
+    line_ += lines * step_;
     if (line_ >= end_) next_row();
   }
 
@@ -343,7 +346,8 @@ class DecodeChunk {
       for (int64_t n = begin; n < end; ++n) {
         if (first && whole) fetch<kDecodeVectors * kLanes * P::kElements>(n);
         if (first && !whole)
-          for (int64_t i = c; i < b_.value_width.elements; i += kLineElements) lines_.advance();
+          for (int64_t i = c; i < b_.value_width.elements; i += kLineElements)
+            lines_.template advance<1>();
         Float rows[kDecodeVectors];
         load_values<whole, listed>(v_of_head, tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
@@ -406,10 +410,9 @@ class DecodeChunk {
   FOVEA_INLINE void fetch(int64_t n) {
     constexpr int64_t kBytes = elements * static_cast<int64_t>(sizeof(T)), kLine = 64;
     if constexpr (kBytes >= kLine) {
-#pragma GCC unroll 8
-      for (int64_t i = 0; i < kBytes / kLine; ++i) lines_.advance();
+      lines_.template advance<kBytes / kLine>();
     } else {
-      if (n % (kLine / kBytes) == 0) lines_.advance();
+      if (n % (kLine / kBytes) == 0) lines_.template advance<1>();
     }
   }
 
