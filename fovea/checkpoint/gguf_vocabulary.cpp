@@ -379,6 +379,18 @@ std::string merge_text(const SortedJson& merge) {
                            : merge[0].get<std::string>() + " " + merge[1].get<std::string>();
 }
 
+// Without merges a text becomes single bytes: other plain tokens would stand there for nothing.
+void require_no_merges_needed(const std::vector<std::string>& tokens,
+                              const std::vector<int64_t>& types, const std::string& where) {
+  const auto& bytes = byte_names();
+  for (size_t i = 0; i < tokens.size(); ++i)
+    require<CheckpointError>(
+        types[i] != TokenType::normal || std::ranges::find(bytes, tokens[i]) != bytes.end(), where,
+        "'{}' is empty, but token {}, '{}', can only come of merges; write the file again with "
+        "those of its tokenizer",
+        kMerges, i, printable_line(tokens[i]));
+}
+
 }  // namespace
 
 GgufVocabulary gguf_vocabulary(const GgufMetadata& metadata, const std::string& where) {
@@ -433,6 +445,8 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
                      {"normalized", false},
                      {"special", is_special(i)}});
   }
+  const std::vector<std::string> merges = lists.texts(kMerges);
+  if (merges.empty()) require_no_merges_needed(tokens, types, where);
   const bool begins = lists.integer(kAddBegin, pre.begin ? 1 : 0) != 0 && begin >= 0;
   constexpr const char* kHere = "vocabulary";  // put in as text below
   const SortedJson model = {{"type", "BPE"},
@@ -444,7 +458,7 @@ TokenizerText gguf_tokenizer_json(const GgufMetadata& metadata, const std::strin
                             {"byte_fallback", false},
                             {"ignore_merges", pre.whole_words},
                             {"vocab", kHere},
-                            {"merges", lists.texts(kMerges)}};
+                            {"merges", merges}};
   const auto name = [&](int64_t i) { return i < 0 ? "" : tokens[static_cast<size_t>(i)]; };
   const SortedJson root = {
       {"version", "1.0"},

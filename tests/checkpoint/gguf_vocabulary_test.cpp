@@ -212,6 +212,8 @@ TEST(GgufVocabularies, WhatIsNotReadIsRefusedByName) {
                "list of texts");
   EXPECT_ERROR(CheckpointError, set("tokenizer.ggml.merges", GgufValue::of_texts({"a ?"})),
                "merge");
+  EXPECT_ERROR(CheckpointError, set("tokenizer.ggml.merges", GgufValue::of_texts({})),
+               "tokenizer.ggml.merges", "token 257", "'ab'");
   GgufMetadata twice = small_vocabulary();
   twice["tokenizer.ggml.tokens"].texts[258] = "ab";
   EXPECT_ERROR(CheckpointError, gguf_tokenizer(twice, "x"), "'ab' again");

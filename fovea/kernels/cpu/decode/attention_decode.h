@@ -52,9 +52,9 @@ FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t remaining) {
   }
 }
 
-/// Prefetches the lines of keys or values in the order of memory, as many as are used meanwhile:
-/// the queue of misses is neither empty nor full, where a CPU drops them. The hardware's own
-/// prefetchers follow that order, and not the one in which several rows are used at once.
+/// Prefetches the lines of keys or values in the order of memory, as many as are used meanwhile. So
+/// the queue of misses is neither empty nor full, and a full one drops prefetches. The hardware's
+/// own prefetchers follow that order, and not the one in which several rows are used at once.
 template <class T>
 class DecodeLines {
  public:
