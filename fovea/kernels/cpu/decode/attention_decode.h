@@ -29,6 +29,9 @@ constexpr int64_t kDecodeHeads = kLanes == 8 ? kDecodeRows : 1;
 // Keys from use to prefetch: measured.
 constexpr int64_t kAhead = kLanes == 8 ? 8 : kDecodeAhead;
 static_assert(kAhead <= kDecodeAhead);
+// Bytes that a slice of the keys fetches before it begins: little beside a second-level cache. At
+// levels of 8 lanes it is what the lines ahead leave out.
+constexpr int64_t kDecodeFetched = int64_t{kLanes == 8 ? 16 : 128} << 10;
 
 inline int64_t decode_floats(const PackedWidth& key) {
   return kDecodeRows * (key.pitch + kDecodeKeys + kLanes);

@@ -29,10 +29,6 @@ inline int64_t decode_item_chunks(int64_t chunks, int64_t threads) {
   return std::max(kDecodeItemChunks, (chunks + 2 * threads - 1) / (2 * threads));
 }
 
-// Bytes that a slice fetches before it begins: little beside a second-level cache, much beside what
-// a chunk needs while its successor is fetched.
-constexpr int64_t kDecodeFetched = 128 << 10;
-
 // Chunks of one batch row and of some key heads.
 struct DecodeItem {
   int64_t b = 0, chunk_begin = 0, chunk_end = 0, head_begin = 0, head_end = 0;
@@ -105,7 +101,7 @@ class Decode {
   }
   /// Fetches the beginning of a slice before its use.
   void prefetch_slice(int64_t n, int64_t slices) const {
-    int64_t remaining = kDecodeFetched;
+    int64_t remaining = table_.decode_fetched;
     for_slice(n, slices, [&](int64_t b, int64_t chunk, int64_t g) {
       const int64_t begin = chunk * kDecodeChunk, end = std::min(begin + kDecodeChunk, ends_[b]);
       if (remaining <= 0) return;

@@ -31,6 +31,7 @@ AttentionTable<T> attention_table_of(const char* isa, const GatedPasses<T>& gate
           .join = join_rows<T>,
           .scan = scan_members,
           .decode_heads = kDecodeHeads,
+          .decode_fetched = kDecodeFetched,
           .decode_scratch = decode_floats,
           .decode = decode_block<T, P>,
           .finish_decode = finish_decode_row<T>,

@@ -348,6 +348,7 @@ struct AttentionTable {
   void (*join)(const JoinRows<T>&) = nullptr;
   int64_t (*scan)(const MemberScan&) = nullptr;                 // the number of keys
   int64_t decode_heads = 1;                                     ///< key heads of a block, at most
+  int64_t decode_fetched = 0;                                   ///< bytes fetched before decoding
   int64_t (*decode_scratch)(const PackedWidth& key) = nullptr;  // floats
   void (*decode)(const DecodeBlock<T>&, float* scratch) = nullptr;
   void (*finish_decode)(const DecodeRow<T>&) = nullptr;
