@@ -31,8 +31,8 @@ and less. Seeds vary initialisation and data order: not the text, the size or th
 cover 95 % for one comparison; p is corrected over all comparisons of its study. Pairs are seeds
 unless the cell names texts, windows or questions; "x 3 trainings" adds the spread of the trainings
 to that of the questions. A row of a benchmark has quartiles of pairs instead of p. Older results
-have three seeds and one learning rate for all variants; the recipes of the rows that were not run
-have five seeds and tune the rate of each variant.
+have three seeds and one learning rate for all variants; newer ones have five or eight seeds, and
+each variant has its rate tuned.
 
 )md";
 
