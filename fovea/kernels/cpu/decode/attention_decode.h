@@ -72,6 +72,7 @@ class DecodeLines {
   FOVEA_INLINE void begin(const Rows& rows, int64_t key) {
     rows_ = rows;
     key_ = key - 1;
+    line_ = reinterpret_cast<const char*>(rows.data);  // where no key is left to prefetch
     next_row();
   }
   /// A row's end is looked for once for all of them.

@@ -258,10 +258,8 @@ class Decode {
   int64_t heads_together(int64_t b, int64_t chunk, int64_t g, int64_t most) const {
     const bool several_buffers = is_listed() && !caches_.empty() && !caches_[b].shared.empty();
     const Run run = run_of(b, g, chunk * kDecodeChunk);
-    if (several_buffers || rows_ > kDecodeRows || run.k_head != s_.head_dim ||
-        run.v_head != s_.value_dim)
-      return 1;
-    return std::min({most, table_.decode_heads, kDecodeRows / rows_});
+    if (several_buffers || run.k_head != s_.head_dim || run.v_head != s_.value_dim) return 1;
+    return std::max<int64_t>(std::min({most, table_.decode_heads, kDecodeRows / rows_}), 1);
   }
 
   // A chunk of `heads` key heads, for the rows that read them (head by head, query by query): those
