@@ -50,7 +50,8 @@ def kept_run(run: dict) -> dict:
 
 def keep(path: pathlib.Path) -> None:
     whole = json.loads(path.read_text())
-    name = whole["command"].split("recipes/")[-1].split("/")[-1].split(".yaml")[0]
+    name = re.search(r"recipes/(?:\S*/)?([\w.-]+)\.yaml", whole["command"]).group(1)
+    whole["command"] = re.sub(r"compare\.earlier=\S+", "compare.earlier=EARLIER.json", whole["command"])
     for variant in whole["variants"]:
         for key in ("sample", "attention_maps", "family"):
             variant.pop(key, None)
@@ -59,7 +60,8 @@ def keep(path: pathlib.Path) -> None:
         variant["runs"] = [kept_run(run) for run in variant["runs"]]
     for key in ("scaling", "verdict_rule"):
         whole.pop(key, None)
-    whole["machine"].pop("memory_bytes", None)
+    for machine in [whole["machine"], *(origin["machine"] for origin in whole.get("origins", []))]:
+        machine.pop("memory_bytes", None)
     text = json.dumps(rounded(whole), indent=1, ensure_ascii=False)
     text = re.sub(r"\n\s{5,}", " ", text)  # a run is a line
     (RESULTS / f"{name}.json").write_text(text + "\n")
@@ -77,6 +79,11 @@ def interval_text(summary: dict) -> str:
     return f"{summary['difference']:+.4f} ({low:+.4f} to {high:+.4f})" if low is not None else ""
 
 
+def made_by(part: dict) -> str:
+    """The machine and the program of a study, or of its runs from elsewhere."""
+    return f"{part['machine']['cpu']} ({part['machine']['isa']}), program {part['code_version'].split('+')[-1]}"
+
+
 def table(name: str) -> str:
     study = json.loads((RESULTS / f"{name}.json").read_text())
     variants = study["variants"]
@@ -86,9 +93,10 @@ def table(name: str) -> str:
     seeds = len(first["runs"])
     lines = [
         f"{first['parameters'] / 1e6:.2f} million parameters, {study['budget_amount'] / 1e6:.2f} million tokens a run, "
-        f"{seeds} seeds, {study['dtype']}; {study['machine']['cpu']} ({study['machine']['isa']}), "
-        f"program {study['code_version'].split('+')[-1]}.",
+        f"{seeds} seeds, {study['dtype']}; {made_by(study)}.",
     ]
+    for origin in study.get("origins", []):
+        lines[0] += f" Seeds {', '.join(map(str, origin['seeds']))}: {made_by(origin)}."
     if tried:
         lines[0] += (
             f" Each variant has its best of the values {', '.join(tried)} of `{study['tuned_key']}`, tried with seed "

@@ -17,6 +17,7 @@
 #include "fovea/checkpoint/run_folder.h"
 #include "fovea/compare/baselines.h"
 #include "fovea/compare/collect.h"
+#include "fovea/compare/earlier.h"
 #include "fovea/compare/shared_runs.h"
 #include "fovea/compare/speeds.h"
 #include "fovea/compare/tasks.h"
@@ -235,12 +236,29 @@ double budget_amount(const CompareConfig& config, const Recipe& recipe) {
                              recipe.train.accumulation * recipe.train.sequence_length);
 }
 
-/// Trains what `config` compares into `result`, which has no variants yet.
+/// Trains what `config` compares into `result`, which has no variants yet. Runs of `earlier`, where
+/// it is given, are taken from there.
 void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
                const CompareCallbacks& callbacks, const std::shared_ptr<const Corpus>& corpus,
-               bool speeds, CompareResult& result) {
+               bool speeds, const CompareResult* earlier, CompareResult& result) {
   const int64_t vocabulary = corpus->tokenizer().vocab_size();
   std::vector<PlannedRun> runs = plan_runs(loaded, config, corpus->fingerprint(), vocabulary);
+  for (const VariantConfig& v : config.variants) {
+    CompareVariant& variant = result.variants.emplace_back();
+    variant.name = v.name;
+    variant.description = v.description;
+    variant.family = v.family;
+    flatten(v.set, "", variant.config);
+  }
+  if (earlier != nullptr) {
+    const size_t planned = runs.size();
+    take_earlier_runs(*earlier, runs, vocabulary, result);
+    summarise(result);
+    if (callbacks.message)
+      callbacks.message(fmt::format("{} of {} runs are those of {}", planned - runs.size(), planned,
+                                    config.earlier));
+    if (runs.empty()) return;
+  }
   const int64_t ranks = callbacks.sharing.ranks;
   const WorkerChoice choice = callbacks.worker.empty() || ranks > 1
                                   ? WorkerChoice{}
@@ -249,13 +267,6 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
     callbacks.message(fmt::format("{} runs, shared by {} processes", runs.size(), ranks));
   else if (callbacks.message && !callbacks.worker.empty())
     callbacks.message(choice.sentence(std::ssize(runs)));
-  for (const VariantConfig& v : config.variants) {
-    CompareVariant& variant = result.variants.emplace_back();
-    variant.name = v.name;
-    variant.description = v.description;
-    variant.family = v.family;
-    flatten(v.set, "", variant.config);
-  }
   if (ranks > 1) {
     result.workers = ranks;
     // Values that tuning chooses must be known to all.
@@ -272,16 +283,20 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
   if (speeds) measure_speeds_alone(runs, corpus, callbacks, result);
 }
 
-/// Trains the trials of compare.tuning; `config` gets the chosen values, `result` what was tried.
+/// Trains the trials of compare.tuning that `earlier` lacks; `config` gets the chosen values,
+/// `result` what was tried.
 void tune(const LoadedRecipe& loaded, const CompareCallbacks& callbacks,
-          const std::shared_ptr<const Corpus>& corpus, CompareConfig& config,
-          CompareResult& result) {
+          const std::shared_ptr<const Corpus>& corpus, const CompareResult* earlier,
+          CompareConfig& config, CompareResult& result) {
   CompareCallbacks silent = callbacks;
   silent.result = nullptr;  // compare.json is of the comparison
   CompareResult tried;
-  const CompareConfig trials = tuning_trials(config);
+  CompareConfig trials = tuning_trials(config);
+  std::vector<CompareVariant> taken;
+  if (earlier != nullptr) taken = take_earlier_trials(*earlier, config, trials);
   tried.reference = trials.reference;
-  train_all(loaded, trials, silent, corpus, false, tried);
+  if (!trials.variants.empty()) train_all(loaded, trials, silent, corpus, false, nullptr, tried);
+  std::ranges::move(taken, std::back_inserter(tried.variants));
   result.tuned_key = config.tuning.key;
   result.tuning_seed = config.tuning.seed;
   result.tuning = choose_values(tried, config);
@@ -292,6 +307,8 @@ void tune(const LoadedRecipe& loaded, const CompareCallbacks& callbacks,
 CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
                           const CompareCallbacks& callbacks) {
   const Recipe base = loaded.recipe.resolved();
+  const std::optional<CompareResult> earlier = load_earlier(config);
+  const CompareResult* const taken = earlier ? &*earlier : nullptr;
   const auto tokenizer = open_named_tokenizer(base.tokenizer);
   // Every variant's recipe is read and checked before the first minute of training is spent.
   plan_runs(loaded, config, "", tokenizer->vocab_size());
@@ -299,9 +316,6 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   check_tasks(config.tasks, *tokenizer);
   const auto corpus = prepare_corpus(base.data, tokenizer, callbacks.data);
   CompareResult result;
-  CompareConfig chosen = config;
-  if (config.tuning.active()) tune(loaded, callbacks, corpus, chosen, result);
-
   std::vector<ValidationSet> sets;
   const int64_t rows =
       base.train.evaluation_rows > 0 ? base.train.evaluation_rows : base.train.batch_rows;
@@ -319,9 +333,16 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   result.data = data_info(*corpus, sets);
   result.reference = config.reference;
   result.equivalence_margin = config.equivalence_margin;
+  if (taken != nullptr) check_same_study(*taken, result, base, config);
+  CompareConfig chosen = config;
+  if (config.tuning.active()) tune(loaded, callbacks, corpus, taken, chosen, result);
   if (callbacks.sharing.rank == 0)
     result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
-  train_all(loaded, chosen, callbacks, corpus, true, result);
+  train_all(loaded, chosen, callbacks, corpus, true, taken, result);
+  for (CompareVariant& variant : result.variants)
+    std::ranges::stable_sort(variant.runs, {}, [&](const CompareRun& run) {
+      return std::ranges::find(config.seeds, run.seed) - config.seeds.begin();
+    });
   return result;
 }
 

@@ -88,6 +88,11 @@ void CompareConfig::describe(FieldVisitor& v) {
        "the same settings, the reference of most, is then trained once; empty: runs/ below "
        "run_folder"},
       runs_folder);
+  v.text(
+      {"earlier",
+       "a compare.json of this recipe, made on another machine or with fewer seeds: its runs and "
+       "trials count and are not trained again; empty: none"},
+      earlier);
   v.texts(
       {"baselines",
        "byte models (unigram, bigram, trigram), each fitted on the bytes that a run of the first "

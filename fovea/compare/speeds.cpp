@@ -105,11 +105,14 @@ void measure_speeds_alone(std::span<const PlannedRun> runs, std::shared_ptr<cons
       callbacks.progress({.label = fmt::format("speed of {} alone ({} of {})", variant.name, ++done,
                                                result.variants.size()),
                           .fraction = 1.0});
-    const auto finished = std::ranges::find_if(variant.runs, &CompareRun::finished);
-    if (finished == variant.runs.end()) continue;
+    const auto finished = [&](int64_t seed) {
+      return std::ranges::any_of(
+          variant.runs, [&](const CompareRun& run) { return run.seed == seed && run.finished(); });
+    };
     const auto planned = std::ranges::find_if(runs, [&](const PlannedRun& run) {
-      return run.variant == variant.name && run.seed == finished->seed;
+      return run.variant == variant.name && finished(run.seed);
     });
+    if (planned == runs.end()) continue;
     const double speed = speed_alone(*planned, corpus, callbacks.stop);
     result.speeds_alone = {.seconds = kSpeedSeconds, .threads = planned->recipe.train.threads};
     for (CompareRun& run : variant.runs)

@@ -17,11 +17,11 @@ ConfigNode with_value(const ConfigNode& set, const TuningConfig& tuning, size_t 
   return out;
 }
 
+}  // namespace
+
 std::string trial_name(const std::string& variant, size_t value) {
   return fmt::format("{}+tuning-{}", variant, value);
 }
-
-}  // namespace
 
 CompareConfig tuning_trials(const CompareConfig& config) {
   CompareConfig trials = config;

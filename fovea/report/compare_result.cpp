@@ -30,7 +30,7 @@ template <class V>
 void describe(V& v, CurvePoint& p) {
   v("step", p.step);
   v("tokens", p.tokens);
-  v("seconds", p.seconds);
+  v.optional("seconds", p.seconds);
   v("train_loss", p.train_loss);
   v.optional("ln_z", p.ln_z, std::isfinite(p.ln_z));
   v.optional("ln_z_rms", p.ln_z_rms, std::isfinite(p.ln_z_rms));
@@ -64,12 +64,12 @@ template <class V>
 void describe(V& v, CompareRun& r) {
   v("seed", r.seed);
   v("validation_bits_per_byte", r.validation_bits_per_byte);
-  v("validation_perplexity", r.validation_perplexity);
-  v("validation_loss", r.validation_loss);
+  v.optional("validation_perplexity", r.validation_perplexity);
+  v.optional("validation_loss", r.validation_loss);
   v("tokens", r.tokens);
-  v("seconds", r.seconds);
-  v("tokens_per_second", r.tokens_per_second);
-  v("peak_memory_bytes", r.peak_memory_bytes);
+  v.optional("seconds", r.seconds);
+  v.optional("tokens_per_second", r.tokens_per_second);
+  v.optional("peak_memory_bytes", r.peak_memory_bytes);
   v.optional("attention_path", r.attention_path);
   v.optional("failure", r.failure);
   v.optional("curve", r.curve);
@@ -150,7 +150,7 @@ void describe(V& v, MachineInfo& m) {
   v("cores", m.cores);
   v("isa", m.isa);
   v.optional("device", m.device);
-  v("memory_bytes", m.memory_bytes);
+  v.optional("memory_bytes", m.memory_bytes);
 }
 
 template <class V>
@@ -177,6 +177,14 @@ void describe(V& v, SpeedsAlone& s) {
 }
 
 template <class V>
+void describe(V& v, RunOrigin& o) {
+  v("machine", o.machine);
+  v("code_version", o.code_version);
+  v("created", o.created);
+  v("seeds", o.seeds);
+}
+
+template <class V>
 void describe(V& v, CompareResult& r) {
   v("title", r.title);
   v("budget", r.budget);
@@ -193,6 +201,7 @@ void describe(V& v, CompareResult& r) {
   v.optional("tuned_key", r.tuned_key, !r.tuned_key.empty());
   v.optional("tuning_seed", r.tuning_seed, !r.tuned_key.empty());
   v.optional("tuning", r.tuning, !r.tuning.empty());
+  v.optional("origins", r.origins, !r.origins.empty());
   v.optional("workers", r.workers, r.workers > 1);
   v.optional("speeds_alone", r.speeds_alone, r.speeds_alone.seconds > 0);
   v.optional("baselines", r.baselines);

@@ -180,6 +180,13 @@ struct DataInfo {
   std::string fingerprint = "";
 };
 
+/// Runs that another machine, or another call, has made (`compare.earlier`).
+struct RunOrigin {
+  MachineInfo machine = {};
+  std::string code_version = "", created = "";
+  std::vector<int64_t> seeds = {};
+};
+
 struct CompareResult {
   std::string title = "";
   BudgetKind budget = BudgetKind::tokens;
@@ -196,7 +203,8 @@ struct CompareResult {
   std::string tuned_key = "";     // compare.tuning; empty where nothing was tuned
   int64_t tuning_seed = 0;        // which does not count
   std::vector<TuningPoint> tuning = {};
-  int64_t workers = 1;  // runs that trained at a time
+  std::vector<RunOrigin> origins = {};  // of the runs that were taken from elsewhere
+  int64_t workers = 1;                  // runs that trained at a time
   SpeedsAlone speeds_alone = {};
   std::vector<CompareBaseline> baselines = {};
   std::vector<CompareVariant> variants = {};
@@ -236,8 +244,9 @@ nlohmann::ordered_json to_json(const CompareResult& result);
 /// InputError names the place in the document ("variants[1].runs[0].seed"). Its causes: another
 /// schema version, missing keys, wrong types, names or seeds that occur twice, an unknown
 /// reference, attention rows that are no lower triangle. Unknown keys are ignored, so that version
-/// 1 can grow. Summaries are computed anew from the runs: a file of an older rule gets the verdicts
-/// of this one.
+/// 1 can grow. Speeds, memory, clocks and losses in nats may be absent, as in kept results.
+/// Summaries are computed anew from the runs: a file of an older rule gets the verdicts of this
+/// one.
 CompareResult compare_result_from_json(const nlohmann::ordered_json& document);
 
 /// The same through a file; the write is atomic.

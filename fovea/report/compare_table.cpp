@@ -60,6 +60,7 @@ std::string compare_table(const CompareResult& result, int64_t width) {
   table.add_note("");
   table.add_note(verdict_rule(result.equivalence_margin));
   for (const std::string& sentence : tuning_sentences(result)) table.add_note(sentence);
+  if (!result.origins.empty()) table.add_note(origin_sentence(result));
   if (result.workers > 1) table.add_note(side_by_side_sentence(result));
   for (const ScalingStudy& study : scaling_studies(result)) {
     for (const std::string& sentence : scaling_sentences(study)) table.add_note(sentence);

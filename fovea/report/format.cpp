@@ -130,6 +130,16 @@ std::string side_by_side_sentence(const CompareResult& result) {
   return text + ".";
 }
 
+std::string origin_sentence(const CompareResult& result) {
+  std::string text;
+  for (const RunOrigin& origin : result.origins) {
+    text += fmt::format("{}seeds {}: {} ({}), fovea {}, {}", text.empty() ? "Taken: " : "; ",
+                        fmt::join(origin.seeds, ", "), origin.machine.cpu, origin.machine.isa,
+                        origin.code_version, origin.created.substr(0, 10));
+  }
+  return text.empty() ? "" : text + ".";
+}
+
 std::vector<std::string> tuning_sentences(const CompareResult& result) {
   std::vector<std::string> sentences;
   for (size_t i = 0; i < result.tuning.size(); ++i) {

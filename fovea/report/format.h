@@ -71,6 +71,9 @@ std::vector<std::string> tuning_sentences(const CompareResult& result);
 /// How many runs trained at a time, and how their speeds were measured; empty for one at a time.
 std::string side_by_side_sentence(const CompareResult& result);
 
+/// The seeds that were not trained here, by machine and program; empty where there are none.
+std::string origin_sentence(const CompareResult& result);
+
 /// The rule behind the verdicts, in words; footnote of every table. `equivalence_margin` is that of
 /// the comparison, 0 for none.
 std::string verdict_rule(double equivalence_margin);

@@ -238,6 +238,7 @@ std::string measured_section(const CompareResult& result) {
   out += definition("Machine",
                     join({machine.cpu, fmt::format("{} cores", machine.cores), machine.isa,
                           bytes_text(static_cast<double>(machine.memory_bytes)) + " memory"}));
+  out += definition("Runs from elsewhere", origin_sentence(result));
   out += definition("Device", join({machine.device, result.dtype}));
   out += definition("Side by side", side_by_side_sentence(result));
   out +=

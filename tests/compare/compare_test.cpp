@@ -303,6 +303,62 @@ TEST_F(CompareTest, TuningGivesEachVariantItsBestValueByASeedThatDoesNotCount) {
   EXPECT_TRUE(labels_.empty()) << "finished trials are taken as they stand";
 }
 
+TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
+  const std::string tuned = std::string(kTwo) + R"(
+  tuning: {key: train.optimizer.learning_rate, values: [1.0e-9, 3.0e-2, 1.0e-8], seed: 77}
+)";
+  const CompareResult both = run(load(tuned));
+  const fs::path kept = folder_ / "kept.json";
+  save_compare_result(both, kept);
+  fs::remove_all(folder_ / "run");
+  const std::string earlier = "compare.earlier=" + kept.string();
+  const CompareResult three = run(load(tuned, {earlier, "compare.seeds=[7, 0, 1]"}));
+  EXPECT_EQ(labels_.size(), 2u) << "seed 7 of two variants, no trials";
+  ASSERT_EQ(three.origins.size(), 1u);
+  EXPECT_EQ(three.origins[0].seeds, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(three.origins[0].code_version, both.code_version);
+  EXPECT_EQ(three.tuning.size(), 6u);
+  for (size_t v = 0; v < 2; ++v) {
+    const std::vector<CompareRun>& runs = three.variants[v].runs;
+    ASSERT_EQ(runs.size(), 3u);
+    EXPECT_EQ(runs[0].seed, 7);
+    EXPECT_EQ(runs[1].validation_bits_per_byte, both.variants[v].runs[0].validation_bits_per_byte);
+    EXPECT_EQ(three.variants[v].config, both.variants[v].config);
+  }
+  EXPECT_EQ(three.variants[1].summary.pairs, 3);
+  // A third file keeps what was told about the first.
+  save_compare_result(three, kept);
+  const CompareResult four = run(load(tuned, {earlier, "compare.seeds=[0, 1, 7]"}));
+  EXPECT_TRUE(labels_.empty());
+  ASSERT_EQ(four.origins.size(), 2u);
+  EXPECT_EQ(four.origins[1].seeds, (std::vector<int64_t>{7}));
+  EXPECT_EQ(four.variants[1].summary.p, three.variants[1].summary.p);
+}
+
+TEST_F(CompareTest, AnEarlierFileOfAnotherComparisonIsRefused) {
+  const fs::path kept = folder_ / "kept.json";
+  save_compare_result(run(load(kTwo)), kept);
+  const std::string earlier = "compare.earlier=" + kept.string();
+  const auto refused = [&](const std::string& compare, const std::vector<std::string>& overrides,
+                           const std::string& word) {
+    EXPECT_ERROR(InputError, run(load(compare, overrides)), word);
+  };
+  refused(kTwo, {earlier, "train.steps=5"}, "amount of the budget is '128', here it is '160'");
+  refused(kTwo, {earlier, "train.dtype=bfloat16"}, "train.dtype is 'float32'");
+  refused(kTwo, {earlier, "model.width=32"}, "parameters; it has");
+  refused(kTwo, {earlier, "compare.reference=focal"}, "reference is 'standard'");
+  refused(R"(  seeds: [0, 1]
+  variants:
+    - name: standard
+    - name: focal
+      set: {model.attention.temperature.value: 0.5}
+)",
+          {earlier}, "value=0.5'; it sets 'model.attention.temperature.value=0.4'");
+  write_file(folder_ / "text" / "more.txt", std::string(4000, 'x'));
+  refused(kTwo, {earlier}, "fingerprint of the text");
+  EXPECT_TRUE(labels_.empty()) << "refused before the training";
+}
+
 TEST_F(CompareTest, ATuningThatJudgesItselfOrHasNoChoiceIsRefused) {
   const auto config = [&](const std::string& tuning) {
     read_compare_config(load(kTwo + tuning).compare);
