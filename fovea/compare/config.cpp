@@ -98,6 +98,10 @@ void CompareConfig::describe(FieldVisitor& v) {
        "byte models (unigram, bigram, trigram), each fitted on the bytes that a run of the first "
        "seed sees, and on the whole training text"},
       baselines);
+  v.texts({"only",
+           "names of variants: these and the reference are compared, as if the recipe had no "
+           "others; empty: all"},
+          only);
   v.nested({"sample", "a text sample of each variant"}, sample);
   v.nested({"map", "attention maps"}, map);
   v.nested({"tasks", "questions that every run answers"}, tasks);
@@ -135,6 +139,11 @@ void CompareConfig::check() const {
       reference.empty() || std::find(names.begin(), names.end(), reference) != names.end(),
       "compare", "'compare.reference' must be a variant; got '{}'{}", reference,
       did_you_mean(reference, names));
+  for (const std::string& name : only) {
+    require<ConfigError>(std::find(names.begin(), names.end(), name) != names.end(), "compare",
+                         "'compare.only' must name variants; got '{}'{}", name,
+                         did_you_mean(name, names));
+  }
   workers_given();
   require<ConfigError>(!tuning.active() || tuning.values.size() >= 3, "compare",
                        "'compare.tuning.values' needs three values or more; got {}",
@@ -193,6 +202,12 @@ CompareConfig read_compare_config(const ConfigNode& node) {
   if (config.reference.empty() && !config.variants.empty())
     config.reference = config.variants.front().name;
   config.check();
+  if (!config.only.empty()) {
+    std::erase_if(config.variants, [&](const VariantConfig& v) {
+      return v.name != config.reference &&
+             std::ranges::find(config.only, v.name) == config.only.end();
+    });
+  }
   return config;
 }
 

@@ -78,6 +78,7 @@ struct CompareConfig {
   MapConfig map;
   CompareTasks tasks;
   TuningConfig tuning;
+  std::vector<std::string> only;  ///< variants that are trained beside the reference; empty = all
   std::vector<VariantConfig> variants;
 
   void describe(FieldVisitor& v);

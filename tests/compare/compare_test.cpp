@@ -303,6 +303,20 @@ TEST_F(CompareTest, TuningGivesEachVariantItsBestValueByASeedThatDoesNotCount) {
   EXPECT_TRUE(labels_.empty()) << "finished trials are taken as they stand";
 }
 
+TEST_F(CompareTest, OnlyTheNamedVariantsAndTheReferenceAreCompared) {
+  const std::string three = std::string(kTwo) + R"(    - name: deeper
+      set: {model.layers: 2}
+)";
+  const CompareConfig config =
+      read_compare_config(load(three, {"compare.only=[deeper]"}).compare);
+  ASSERT_EQ(config.variants.size(), 2u);
+  EXPECT_EQ(config.variants[0].name, "standard");
+  EXPECT_EQ(config.variants[1].name, "deeper");
+  EXPECT_EQ(config.variants[1].set.fields.size(), 1u);
+  EXPECT_ERROR(ConfigError, read_compare_config(load(three, {"compare.only=[deper]"}).compare),
+               "compare.only", "deeper");
+}
+
 TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
   const std::string tuned = std::string(kTwo) + R"(
   tuning: {key: train.optimizer.learning_rate, values: [1.0e-9, 3.0e-2, 1.0e-8], seed: 77}

@@ -42,6 +42,38 @@ TEST(Papers, EveryVariantOfEveryRecipePlans) {
   }
 }
 
+// F-8, 13.13: the Focal paper's Tables 3 and 4, row by row. Sizes count what the names say, within
+// a tenth: the paper does not print its vocabulary.
+TEST(Papers, TheFocalPapersSixModelsHaveItsSizesAndSettings) {
+  struct Size {
+    const char* name;
+    double parameters;
+    int64_t width, ffn_width, heads, layers;
+    double rate;
+  };
+  for (const Size& s : {Size{"focal-400m", 400e6, 1024, 3072, 8, 24, 4e-3},
+                        Size{"focal-777m", 777e6, 1536, 4096, 12, 24, 2e-3},
+                        Size{"focal-1.3b", 1.3e9, 2048, 5504, 16, 24, 1e-3},
+                        Size{"focal-2.7b", 2.7e9, 2560, 6912, 20, 32, 5e-4},
+                        Size{"focal-6.7b", 6.7e9, 4096, 11008, 32, 32, 4e-4},
+                        Size{"focal-9.5b", 9.5e9, 4608, 12288, 36, 36, 4e-4}}) {
+    const LoadedRecipe loaded = load_recipe(kPapers + s.name + ".yaml");
+    const CompareConfig config = read_compare_config(loaded.compare);
+    for (const PlannedRun& run : plan_runs(loaded, config, "", 0)) {
+      const ModelConfig& model = run.recipe.model;
+      EXPECT_EQ(model.width, s.width) << s.name;
+      EXPECT_EQ(model.ffn_width, s.ffn_width) << s.name;
+      EXPECT_EQ(model.heads, s.heads) << s.name;
+      EXPECT_EQ(model.layers, s.layers) << s.name;
+      EXPECT_EQ(run.recipe.train.optimizer.learning_rate, s.rate) << s.name;
+      EXPECT_EQ(run.recipe.train.schedule.warmup_steps, 2000) << s.name;
+      const RunPlan plan = plan_run(run.recipe, 0);
+      EXPECT_EQ(plan.tokens, 100000 * int64_t{262144}) << s.name;
+      EXPECT_NEAR(static_cast<double>(plan.parameters.total()) / s.parameters, 1.0, 0.1) << s.name;
+    }
+  }
+}
+
 // 13.7, 13.8, 1.3: the Multi-Token paper's Table 8, to the last parameter.
 TEST(Papers, TheMultiTokenPapersFourModelsHaveItsParameters) {
   const auto plans = plans_of(kPapers + "mta-880m.yaml");
