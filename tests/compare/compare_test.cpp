@@ -307,8 +307,7 @@ TEST_F(CompareTest, OnlyTheNamedVariantsAndTheReferenceAreCompared) {
   const std::string three = std::string(kTwo) + R"(    - name: deeper
       set: {model.layers: 2}
 )";
-  const CompareConfig config =
-      read_compare_config(load(three, {"compare.only=[deeper]"}).compare);
+  const CompareConfig config = read_compare_config(load(three, {"compare.only=[deeper]"}).compare);
   ASSERT_EQ(config.variants.size(), 2u);
   EXPECT_EQ(config.variants[0].name, "standard");
   EXPECT_EQ(config.variants[1].name, "deeper");

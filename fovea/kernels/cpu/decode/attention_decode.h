@@ -19,8 +19,15 @@ namespace fovea::kernels {
 namespace {
 
 constexpr int kDecodeKeys = 64;  // keys between two looks at the maximum
-// kDecodeBlock x kDecodeVectors sums of O fill half of the registers.
-constexpr int kDecodeBlock = 4, kDecodeVectors = kLanes == 16 ? 4 : 2;
+constexpr int kDecodeBlock = 4;  // rows of O that are summed at a time
+// Vectors of each: eight sums, so that none waits for its own last product, in half of the
+// registers.
+template <int R>
+constexpr int kDecodeVectors = kLanes == 16  ? 4
+                               : kLanes == 4 ? 2
+                               : R == 1      ? 8
+                               : R == 2      ? 4
+                                             : 2;
 
 // Levels of 8 lanes read a value in several passes and a key for few rows at a time. There the key
 // heads of a block read a short stretch of keys before any reads the next one.
@@ -52,6 +59,44 @@ FOVEA_INLINE Float load_words(const T* row, int64_t at, int64_t remaining) {
       for (int64_t i = 0; i < remaining; ++i) halves[i] = row[at + i].bits;
     }
     return reinterpret_cast<Float>(__builtin_convertvector(halves, Int) << 16);
+  }
+}
+
+/// Whether elements become words by a conversion: bfloat16 without instructions that multiply it.
+/// Two vectors of them are then read at once, the even elements and the odd ones, each by one
+/// operation. Queries lie in that order too, and sums of values until the chunk's end.
+template <class T, class P>
+constexpr bool kSplits = sizeof(T) * P::kElements < sizeof(Word);
+
+/// 2 kLanes bfloat16.
+template <class T>
+FOVEA_INLINE void load_split(const T* row, Float& even, Float& odd) {
+  const Int both = reinterpret_cast<Int>(load(reinterpret_cast<const Word*>(row)));
+  even = reinterpret_cast<Float>(both << 16);
+  odd = reinterpret_cast<Float>(both & ~0xFFFF);
+}
+
+/// Elements of whole pairs of vectors, in the order of memory -> as load_split() has them.
+inline void split_row(float* row, int64_t width) {
+  float pair[2 * kLanes];
+  for (int64_t c = 0; c + 2 * kLanes <= width; c += 2 * kLanes) {
+    __builtin_memcpy(pair, row + c, sizeof(pair));
+    for (int i = 0; i < kLanes; ++i) {
+      row[c + i] = pair[2 * i];
+      row[c + kLanes + i] = pair[2 * i + 1];
+    }
+  }
+}
+
+/// The inverse.
+inline void join_row(float* row, int64_t width) {
+  float pair[2 * kLanes];
+  for (int64_t c = 0; c + 2 * kLanes <= width; c += 2 * kLanes) {
+    __builtin_memcpy(pair, row + c, sizeof(pair));
+    for (int i = 0; i < kLanes; ++i) {
+      row[c + 2 * i] = pair[i];
+      row[c + 2 * i + 1] = pair[kLanes + i];
+    }
   }
 }
 
@@ -127,6 +172,7 @@ class DecodeChunk {
     for (int64_t r = 0; r < b_.rows; ++r) {
       copy_row<T, P>(b_.q[r], b_.key_width.elements, b_.key_width.pitch,
                      q_ + r * b_.key_width.pitch);
+      if constexpr (kSplits<T, P>) split_row(q_ + r * b_.key_width.pitch, b_.key_width.words);
       for (int64_t n = 0; n < part_; ++n) b_.part[r][n] = 0.0f;
       store(totals_ + r * kLanes, Float{});
       maximum_[r] = -kInfinity;
@@ -141,6 +187,7 @@ class DecodeChunk {
       add_values(tile);
     }
     for (int64_t r = 0; r < b_.rows; ++r) {
+      if constexpr (kSplits<T, P>) join_row(b_.part[r], b_.value_width.elements);
       RowState& state = state_behind(b_.part[r], b_.value_width);
       state.reference = maximum_[r];
       state.total = sum(load(totals_ + r * kLanes));
@@ -204,6 +251,12 @@ class DecodeChunk {
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) sums[i] = Float{};
       int64_t c = 0;
+      if constexpr (kSplits<T, P>) {
+        for (; c + 2 * kLanes <= words; c += 2 * kLanes) {
+          if (first) fetch<kKeys * 2 * kLanes>(c / (2 * kLanes));
+          add_split_products<R>(sums, q + c, pitch, rows, c);
+        }
+      }
       for (; c + kLanes <= words; c += kLanes) {
         if (first) fetch<kKeys * kLanes * P::kElements>(c / kLanes);
         add_products<R>(sums, q + c, pitch, rows, c, kLanes);
@@ -231,6 +284,23 @@ class DecodeChunk {
 #pragma GCC unroll 16
       for (int i = 0; i < kKeys; ++i)
         sums[n * kKeys + i] = P::multiply_add(row, k[i], sums[n * kKeys + i]);
+    }
+  }
+
+  template <int R>
+  static FOVEA_INLINE void add_split_products(Float (&sums)[kLanes], const Word* q, int64_t pitch,
+                                              const T* const (&rows)[kLanes / R], int64_t c) {
+    constexpr int kKeys = kLanes / R;
+#pragma GCC unroll 16
+    for (int i = 0; i < kKeys; ++i) {
+      Float even, odd;
+      load_split(rows[i] + c, even, odd);
+#pragma GCC unroll 4
+      for (int n = 0; n < R; ++n) {
+        Float& s = sums[n * kKeys + i];
+        s = P::multiply_add(load(q + n * pitch), even, s);
+        s = P::multiply_add(load(q + n * pitch + kLanes), odd, s);
+      }
     }
   }
 
@@ -319,27 +389,33 @@ class DecodeChunk {
     }
   }
 
+  // The widest columns first; what is left may fill no vector, and is summed as it lies.
   template <int R>
   void add_rows(int64_t tile, int64_t begin, int64_t end, int64_t head, int64_t r) {
-    constexpr int64_t kColumns = kDecodeVectors * kLanes;
     const int64_t width = b_.value_width.elements;
-    for (int64_t c = 0; c < width; c += kColumns) {
-      width - c >= kColumns ? add_columns<R, true>(tile, begin, end, head, r, c)
-                            : add_columns<R, false>(tile, begin, end, head, r, c);
-    }
+    int64_t c = 0;
+    const auto add = [&]<int vectors>() FOVEA_ALWAYS {
+      if constexpr (vectors <= kDecodeVectors<R>)
+        for (; width - c >= vectors * kLanes; c += vectors * kLanes)
+          add_columns<R, vectors, true>(tile, begin, end, head, r, c);
+    };
+    add.template operator()<8>();
+    add.template operator()<4>();
+    add.template operator()<2>();
+    if (c < width) add_columns<R, 2, false>(tile, begin, end, head, r, c);
   }
 
-  // O[r ... r + R][c ... c + columns] += P V over words [begin, end) of the tile's keys.
-  template <int R, bool whole>
+  // O[r ... r + R][c ... c + kVectors * kLanes] += P V over words [begin, end) of the tile's keys.
+  template <int R, int kVectors, bool whole>
   FOVEA_INLINE void add_columns(int64_t tile, int64_t begin, int64_t end, int64_t head, int64_t r,
                                 int64_t c) {
-    Float o[R][kDecodeVectors];
+    Float o[R][kVectors];
     float* at = b_.part[r] + c;
     const int64_t vectors = (b_.value_width.columns - c) / kLanes;
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kDecodeVectors; ++v)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
         o[i][v] = whole || v < vectors ? load(at + i * part_ + v * kLanes) : Float{};
     }
     const T* const v_of_head = b_.v + head * b_.v_head;
@@ -348,26 +424,25 @@ class DecodeChunk {
     constexpr int64_t kLineElements = 64 / sizeof(T) / P::kElements;
     const auto add = [&]<bool listed>() FOVEA_ALWAYS {
       for (int64_t n = begin; n < end; ++n) {
-        if (first && whole) fetch<kDecodeVectors * kLanes * P::kElements>(n);
+        if (first && whole) fetch<kVectors * kLanes * P::kElements>(n);
         if (first && !whole)
           for (int64_t i = c; i < b_.value_width.elements; i += kLineElements)
             lines_.template advance<1>();
-        Float rows[kDecodeVectors];
-        load_values<whole, listed>(v_of_head, tile + n * P::kElements, c, rows);
+        Float rows[kVectors];
+        load_values<kVectors, whole, listed>(v_of_head, tile + n * P::kElements, c, rows);
 #pragma GCC unroll 4
         for (int i = 0; i < R; ++i) {
           const Float weight = broadcast(weights[i * kDecodeKeys + n]);
-#pragma GCC unroll 4
-          for (int v = 0; v < kDecodeVectors; ++v)
-            o[i][v] = P::multiply_add(weight, rows[v], o[i][v]);
+#pragma GCC unroll 8
+          for (int v = 0; v < kVectors; ++v) o[i][v] = P::multiply_add(weight, rows[v], o[i][v]);
         }
       }
     };
     b_.index == nullptr ? add.template operator()<false>() : add.template operator()<true>();
 #pragma GCC unroll 4
     for (int i = 0; i < R; ++i) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kDecodeVectors; ++v) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) {
         if (whole || v < vectors) store(at + i * part_ + v * kLanes, o[i][v]);
       }
     }
@@ -375,22 +450,25 @@ class DecodeChunk {
 
   // Columns c ... of the value at `key`; with pairs, of it and the next one, zeros where that is
   // not of this tile.
-  template <bool whole, bool listed>
+  template <int kVectors, bool whole, bool listed>
   FOVEA_INLINE void load_values(const T* v_of_head, int64_t key, int64_t c,
-                                Float (&rows)[kDecodeVectors]) const {
+                                Float (&rows)[kVectors]) const {
     const T* row = row_at<listed>(v_of_head, b_.v_row, b_.v_offsets, key);
     const auto remaining = [&](int v) {
       return whole ? kLanes : (b_.value_width.elements - c) / P::kElements - v * kLanes;
     };
-    if constexpr (P::kElements == 1) {
+    if constexpr (whole && kSplits<T, P>) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kDecodeVectors; ++v)
+      for (int v = 0; v < kVectors; v += 2) load_split(row + c + v * kLanes, rows[v], rows[v + 1]);
+    } else if constexpr (P::kElements == 1) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
         rows[v] = remaining(v) > 0 ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
     } else {
       const bool has_even = key >= begin_, has_odd = key + 1 < end_;
       const T* next = has_odd ? row_at<listed>(v_of_head, b_.v_row, b_.v_offsets, key + 1) : row;
-#pragma GCC unroll 2
-      for (int v = 0; v < kDecodeVectors / 2; ++v) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors / 2; ++v) {
         const bool some = remaining(v) > 0;
         const Float even =
             some && has_even ? load_words<T, P>(row + c, v * kLanes, remaining(v)) : Float{};
