@@ -4,10 +4,11 @@
     fovea compare recipes/laptop/mta-components.yaml
     scripts/study-kernels.py runs/studies multi-token before-gate before-no-norm
 
-Printed is JSON, for each variant one value a seed, runs in order of their seeds:
+Printed is JSON, a row a run (docs/findings/results/mta-shapes.json):
 
-depth     mean diagonal of the head mixes in the last layer minus that in the first (the paper's Figure 16); and layer by layer
-others    the mean share of the other entries, by size, of the diagonal ones, in the same form (Figure 17)
+depth     mean diagonal of the head mixes in the last layer minus that in the first (the paper's Figure 16); diagonals: layer by layer
+others    the mean share of the other entries, by size, of the diagonal ones: the last layer minus the first (Figure 17); shares: layer
+          by layer
 diagonal  in the convolutions before the softmax, the mean weight of pairs "as far back in the queries as in the keys" minus the
           mean of all other pairs with an older query (Figures 4 and 9 to 14), as a share of the size of the current pair
 
@@ -79,27 +80,24 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     folder, *variants = sys.argv[1:]
-    result = {}
-    for variant in variants:
-        runs = []
-        for run in pathlib.Path(folder).iterdir():
-            match = RUN.match(run.name)
-            if match and match["variant"] == variant:
-                runs.append((int(match["seed"]), sorted((run / "checkpoints").iterdir())[-1] / "model.safetensors"))
-        rows: dict = {"seeds": [], "depth": [], "others": [], "diagonal_by_layer": [], "others_by_layer": [], "diagonal": []}
-        for seed, path in sorted(runs):
-            rows["seeds"].append(seed)
-            mixes = tensors(path, "head_mix")
-            if mixes:
-                for key, measure, name in (("depth", diagonal, "diagonal_by_layer"), ("others", others, "others_by_layer")):
-                    layers = by_layer(mixes, measure)
-                    rows[name].append([round(value, 4) for value in layers])
-                    rows[key].append(round(layers[-1] - layers[0], 4))
-            kernels = [kernel for heads in tensors(path, "key_query_before").values() for kernel in heads]
-            if kernels:
-                rows["diagonal"].append(round(mean(diagonal_excess(kernel) for kernel in kernels), 5))
-        result[variant] = {key: value for key, value in rows.items() if value}
-    print(json.dumps(result, indent=1))
+    rows = []
+    for run in sorted(pathlib.Path(folder).iterdir()):
+        match = RUN.match(run.name)
+        if not match or match["variant"] not in variants:
+            continue
+        path = sorted((run / "checkpoints").iterdir())[-1] / "model.safetensors"
+        row = {"variant": match["variant"], "seed": int(match["seed"])}
+        mixes = tensors(path, "head_mix")
+        if mixes:
+            for key, measure, name in (("depth", diagonal, "diagonals"), ("others", others, "shares")):
+                layers = by_layer(mixes, measure)
+                row[key] = round(layers[-1] - layers[0], 4)
+                row[name] = [round(value, 4) for value in layers]
+        kernels = [kernel for heads in tensors(path, "key_query_before").values() for kernel in heads]
+        if kernels:
+            row["diagonal"] = round(mean(diagonal_excess(kernel) for kernel in kernels), 5)
+        rows.append(row)
+    print('{"runs": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]}")
     return 0
 
 
