@@ -51,7 +51,7 @@ def kept_run(run: dict) -> dict:
 def keep(path: pathlib.Path) -> None:
     whole = json.loads(path.read_text())
     name = re.search(r"recipes/(?:\S*/)?([\w.-]+)\.yaml", whole["command"]).group(1)
-    whole["command"] = re.sub(r"compare\.earlier=\S+", "compare.earlier=EARLIER.json", whole["command"])
+    whole["command"] = re.sub(r"compare\.earlier=\S+", "compare.earlier=[EARLIER.json]", whole["command"])
     for variant in whole["variants"]:
         for key in ("sample", "attention_maps", "family"):
             variant.pop(key, None)

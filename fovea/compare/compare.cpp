@@ -236,11 +236,11 @@ double budget_amount(const CompareConfig& config, const Recipe& recipe) {
                              recipe.train.accumulation * recipe.train.sequence_length);
 }
 
-/// Trains what `config` compares into `result`, which has no variants yet. Runs of `earlier`, where
-/// it is given, are taken from there.
+/// Trains what `config` compares into `result`, which has no variants yet, or takes it from
+/// `earlier`.
 void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
                const CompareCallbacks& callbacks, const std::shared_ptr<const Corpus>& corpus,
-               bool speeds, const CompareResult* earlier, CompareResult& result) {
+               bool speeds, std::span<const CompareResult> earlier, CompareResult& result) {
   const int64_t vocabulary = corpus->tokenizer().vocab_size();
   std::vector<PlannedRun> runs = plan_runs(loaded, config, corpus->fingerprint(), vocabulary);
   for (const VariantConfig& v : config.variants) {
@@ -250,13 +250,13 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
     variant.family = v.family;
     flatten(v.set, "", variant.config);
   }
-  if (earlier != nullptr) {
+  if (!earlier.empty()) {
     const size_t planned = runs.size();
-    take_earlier_runs(*earlier, runs, vocabulary, result);
+    for (const CompareResult& one : earlier) take_earlier_runs(one, runs, vocabulary, result);
     summarise(result);
     if (callbacks.message)
       callbacks.message(fmt::format("{} of {} runs are those of {}", planned - runs.size(), planned,
-                                    config.earlier));
+                                    fmt::join(config.earlier, ", ")));
     if (runs.empty()) return;
   }
   const int64_t ranks = callbacks.sharing.ranks;
@@ -286,16 +286,16 @@ void train_all(const LoadedRecipe& loaded, const CompareConfig& config,
 /// Trains the trials of compare.tuning that `earlier` lacks; `config` gets the chosen values,
 /// `result` what was tried.
 void tune(const LoadedRecipe& loaded, const CompareCallbacks& callbacks,
-          const std::shared_ptr<const Corpus>& corpus, const CompareResult* earlier,
+          const std::shared_ptr<const Corpus>& corpus, std::span<const CompareResult> earlier,
           CompareConfig& config, CompareResult& result) {
   CompareCallbacks silent = callbacks;
   silent.result = nullptr;  // compare.json is of the comparison
   CompareResult tried;
   CompareConfig trials = tuning_trials(config);
   std::vector<CompareVariant> taken;
-  if (earlier != nullptr) taken = take_earlier_trials(*earlier, config, trials);
+  for (const CompareResult& one : earlier) take_earlier_trials(one, config, trials, taken);
   tried.reference = trials.reference;
-  if (!trials.variants.empty()) train_all(loaded, trials, silent, corpus, false, nullptr, tried);
+  if (!trials.variants.empty()) train_all(loaded, trials, silent, corpus, false, {}, tried);
   std::ranges::move(taken, std::back_inserter(tried.variants));
   result.tuned_key = config.tuning.key;
   result.tuning_seed = config.tuning.seed;
@@ -307,8 +307,7 @@ void tune(const LoadedRecipe& loaded, const CompareCallbacks& callbacks,
 CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& config,
                           const CompareCallbacks& callbacks) {
   const Recipe base = loaded.recipe.resolved();
-  const std::optional<CompareResult> earlier = load_earlier(config);
-  const CompareResult* const taken = earlier ? &*earlier : nullptr;
+  const std::vector<CompareResult> earlier = load_earlier(config);
   const auto tokenizer = open_named_tokenizer(base.tokenizer);
   // Every variant's recipe is read and checked before the first minute of training is spent.
   plan_runs(loaded, config, "", tokenizer->vocab_size());
@@ -333,12 +332,12 @@ CompareResult run_compare(const LoadedRecipe& loaded, const CompareConfig& confi
   result.data = data_info(*corpus, sets);
   result.reference = config.reference;
   result.equivalence_margin = config.equivalence_margin;
-  if (taken != nullptr) check_same_study(*taken, result, base, config);
+  check_same_study(earlier, result, base, config);
   CompareConfig chosen = config;
-  if (config.tuning.active()) tune(loaded, callbacks, corpus, taken, chosen, result);
+  if (config.tuning.active()) tune(loaded, callbacks, corpus, earlier, chosen, result);
   if (callbacks.sharing.rank == 0)
     result.baselines = score_baselines(config.baselines, base, config.seeds.front(), corpus, sets);
-  train_all(loaded, chosen, callbacks, corpus, true, taken, result);
+  train_all(loaded, chosen, callbacks, corpus, true, earlier, result);
   for (CompareVariant& variant : result.variants)
     std::ranges::stable_sort(variant.runs, {}, [&](const CompareRun& run) {
       return std::ranges::find(config.seeds, run.seed) - config.seeds.begin();

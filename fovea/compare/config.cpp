@@ -88,10 +88,10 @@ void CompareConfig::describe(FieldVisitor& v) {
        "the same settings, the reference of most, is then trained once; empty: runs/ below "
        "run_folder"},
       runs_folder);
-  v.text(
+  v.texts(
       {"earlier",
-       "a compare.json of this recipe, made on another machine or with fewer seeds: its runs and "
-       "trials count and are not trained again; empty: none"},
+       "compare.json files of this recipe, made on other machines or with fewer seeds: their runs "
+       "and trials count and are not trained again; empty: none"},
       earlier);
   v.texts(
       {"baselines",

@@ -72,7 +72,7 @@ struct CompareConfig {
   double equivalence_margin = 0;  ///< bits per byte; 0 = equality is not tested
   std::string workers = "auto";   ///< or a number: runs that train at a time
   std::string runs_folder;  ///< of the runs, may serve several comparisons; "" = runs/ of its own
-  std::string earlier;      ///< compare.json of this comparison, whose runs are not trained again
+  std::vector<std::string> earlier;  ///< files of this comparison, whose runs are not trained again
   std::vector<std::string> baselines{"bigram", "trigram"};
   SampleConfig sample;
   MapConfig map;

@@ -48,20 +48,13 @@ void add_origins(const CompareResult& earlier, const std::set<int64_t>& taken,
                             .seeds = {own.begin(), own.end()}});
 }
 
-}  // namespace
-
-std::optional<CompareResult> load_earlier(const CompareConfig& config) {
-  if (config.earlier.empty()) return std::nullopt;
-  return load_compare_result(config.earlier);
-}
-
-void check_same_study(const CompareResult& earlier, const CompareResult& now, const Recipe& base,
-                      const CompareConfig& config) {
+void check_same_study(const CompareResult& earlier, const std::string& file,
+                      const CompareResult& now, const Recipe& base, const CompareConfig& config) {
   const auto require_same = [&](std::string_view what, const auto& here, const auto& there) {
     require<InputError>(here == there, "compare",
                         "expected 'compare.earlier' to name results of this comparison; its {} is "
                         "'{}', here it is '{}'; '{}' was made by: {}",
-                        what, there, here, config.earlier, earlier.command);
+                        what, there, here, file, earlier.command);
   };
   require_same("budget", enum_name(now.budget), enum_name(earlier.budget));
   require_same("amount of the budget", now.budget_amount, earlier.budget_amount);
@@ -73,6 +66,20 @@ void check_same_study(const CompareResult& earlier, const CompareResult& now, co
   require_same("tuned key", config.tuning.key, earlier.tuned_key);
   if (config.tuning.active())
     require_same("seed of the tuning", config.tuning.seed, earlier.tuning_seed);
+}
+
+}  // namespace
+
+std::vector<CompareResult> load_earlier(const CompareConfig& config) {
+  std::vector<CompareResult> all;
+  for (const std::string& file : config.earlier) all.push_back(load_compare_result(file));
+  return all;
+}
+
+void check_same_study(const std::vector<CompareResult>& earlier, const CompareResult& now,
+                      const Recipe& base, const CompareConfig& config) {
+  for (size_t i = 0; i < earlier.size(); ++i)
+    check_same_study(earlier[i], config.earlier[i], now, base, config);
 }
 
 void take_earlier_runs(const CompareResult& earlier, std::vector<PlannedRun>& runs,
@@ -105,10 +112,8 @@ void take_earlier_runs(const CompareResult& earlier, std::vector<PlannedRun>& ru
   add_origins(earlier, taken, result);
 }
 
-std::vector<CompareVariant> take_earlier_trials(const CompareResult& earlier,
-                                                const CompareConfig& config,
-                                                CompareConfig& trials) {
-  std::vector<CompareVariant> taken;
+void take_earlier_trials(const CompareResult& earlier, const CompareConfig& config,
+                         CompareConfig& trials, std::vector<CompareVariant>& tried) {
   for (const TuningPoint& point : earlier.tuning) {
     const auto value = std::ranges::find(config.tuning.values, point.value);
     if (value == config.tuning.values.end()) continue;
@@ -116,12 +121,11 @@ std::vector<CompareVariant> take_earlier_trials(const CompareResult& earlier,
         trial_name(point.variant, static_cast<size_t>(value - config.tuning.values.begin()));
     if (std::erase_if(trials.variants, [&](const auto& trial) { return trial.name == name; }) == 0)
       continue;
-    CompareVariant& trial = taken.emplace_back();
+    CompareVariant& trial = tried.emplace_back();
     trial.name = name;
     trial.runs.push_back({.seed = trials.seeds.front()});
     trial.runs.back().validation_bits_per_byte = point.bits_per_byte;
   }
-  return taken;
 }
 
 }  // namespace fovea

@@ -324,7 +324,7 @@ TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
   const fs::path kept = folder_ / "kept.json";
   save_compare_result(both, kept);
   fs::remove_all(folder_ / "run");
-  const std::string earlier = "compare.earlier=" + kept.string();
+  const std::string earlier = "compare.earlier=[" + kept.string() + "]";
   const CompareResult three = run(load(tuned, {earlier, "compare.seeds=[7, 0, 1]"}));
   EXPECT_EQ(labels_.size(), 2u) << "seed 7 of two variants, no trials";
   ASSERT_EQ(three.origins.size(), 1u);
@@ -346,12 +346,24 @@ TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
   ASSERT_EQ(four.origins.size(), 2u);
   EXPECT_EQ(four.origins[1].seeds, (std::vector<int64_t>{7}));
   EXPECT_EQ(four.variants[1].summary.p, three.variants[1].summary.p);
+  // Two machines at once: each file has seeds of its own.
+  const fs::path other = folder_ / "other.json";
+  save_compare_result(both, other);
+  save_compare_result(run(load(tuned, {"compare.seeds=[5]"})), kept);
+  const CompareResult joined =
+      run(load(tuned, {"compare.earlier=[" + other.string() + ", " + kept.string() + "]",
+                       "compare.seeds=[0, 1, 5]"}));
+  EXPECT_TRUE(labels_.empty());
+  ASSERT_EQ(joined.origins.size(), 2u);
+  EXPECT_EQ(joined.origins[0].seeds, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(joined.origins[1].seeds, (std::vector<int64_t>{5}));
+  EXPECT_EQ(joined.variants[1].summary.pairs, 3);
 }
 
 TEST_F(CompareTest, AnEarlierFileOfAnotherComparisonIsRefused) {
   const fs::path kept = folder_ / "kept.json";
   save_compare_result(run(load(kTwo)), kept);
-  const std::string earlier = "compare.earlier=" + kept.string();
+  const std::string earlier = "compare.earlier=[" + kept.string() + "]";
   const auto refused = [&](const std::string& compare, const std::vector<std::string>& overrides,
                            const std::string& word) {
     EXPECT_ERROR(InputError, run(load(compare, overrides)), word);
