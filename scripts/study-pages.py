@@ -96,7 +96,9 @@ def table(name: str) -> str:
         f"{seeds} seeds, {study['dtype']}; {made_by(study)}.",
     ]
     for origin in study.get("origins", []):
-        lines[0] += f" Seeds {', '.join(map(str, origin['seeds']))}: {made_by(origin)}."
+        some = origin["variants"] if len(origin["variants"]) < len(variants) else []
+        of = " of " + ", ".join(f"`{name}`" for name in some) if some else ""
+        lines[0] += f" Seeds {', '.join(map(str, origin['seeds']))}{of}: {made_by(origin)}."
     if tried:
         lines[0] += (
             f" Each variant has its best of the values {', '.join(tried)} of `{study['tuned_key']}`, tried with seed "

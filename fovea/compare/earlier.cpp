@@ -31,21 +31,37 @@ const CompareRun* finished_run(const CompareVariant& variant, int64_t seed) {
   return found == variant.runs.end() ? nullptr : &*found;
 }
 
-/// Of the machine that `earlier` was made on, and of those that it had taken runs from.
-void add_origins(const CompareResult& earlier, const std::set<int64_t>& taken,
-                 CompareResult& result) {
-  std::set<int64_t> own = taken;
-  for (const RunOrigin& origin : earlier.origins) {
-    RunOrigin& kept = result.origins.emplace_back(origin);
-    std::erase_if(kept.seeds, [&](int64_t seed) { return !taken.contains(seed); });
-    if (kept.seeds.empty()) result.origins.pop_back();
-    for (const int64_t seed : origin.seeds) own.erase(seed);
+using Taken = std::set<std::pair<std::string, int64_t>>;  // variant, seed
+
+/// Adds the origin of `runs`, with what `known` says of it.
+void add_origin(RunOrigin known, const Taken& runs, CompareResult& result) {
+  if (runs.empty()) return;
+  std::set<int64_t> seeds;
+  std::set<std::string> variants;
+  for (const auto& [variant, seed] : runs) {
+    variants.insert(variant);
+    seeds.insert(seed);
   }
-  if (own.empty()) return;
-  result.origins.push_back({.machine = earlier.machine,
-                            .code_version = earlier.code_version,
-                            .created = earlier.created,
-                            .seeds = {own.begin(), own.end()}});
+  known.seeds.assign(seeds.begin(), seeds.end());
+  known.variants.assign(variants.begin(), variants.end());
+  result.origins.push_back(std::move(known));
+}
+
+/// Of the machine that `earlier` was made on, and of those that it had taken runs from.
+void add_origins(const CompareResult& earlier, Taken taken, CompareResult& result) {
+  for (const RunOrigin& origin : earlier.origins) {
+    Taken its;
+    for (const auto& [variant, seed] : taken)
+      if (std::ranges::find(origin.seeds, seed) != origin.seeds.end() &&
+          std::ranges::find(origin.variants, variant) != origin.variants.end())
+        its.emplace(variant, seed);
+    add_origin(origin, its, result);
+    for (const auto& run : its) taken.erase(run);
+  }
+  add_origin({.machine = earlier.machine,
+              .code_version = earlier.code_version,
+              .created = earlier.created},
+             taken, result);
 }
 
 void check_same_study(const CompareResult& earlier, const std::string& file,
@@ -84,7 +100,7 @@ void check_same_study(const std::vector<CompareResult>& earlier, const CompareRe
 
 void take_earlier_runs(const CompareResult& earlier, std::vector<PlannedRun>& runs,
                        int64_t tokenizer_vocab, CompareResult& result) {
-  std::set<int64_t> taken;
+  Taken taken;
   std::erase_if(runs, [&](const PlannedRun& planned) {
     const CompareVariant* const there = find_variant(earlier, planned.variant);
     const CompareRun* const run = there == nullptr ? nullptr : finished_run(*there, planned.seed);
@@ -105,11 +121,11 @@ void take_earlier_runs(const CompareResult& earlier, std::vector<PlannedRun>& ru
     CompareRun& added = variant.runs.emplace_back(*run);
     added.tokens_per_second = kNotANumber;  // of that machine, as its memory
     added.peak_memory_bytes = 0;
-    taken.insert(planned.seed);
+    taken.emplace(planned.variant, planned.seed);
     return true;
   });
   result.dtype = earlier.dtype;
-  add_origins(earlier, taken, result);
+  add_origins(earlier, std::move(taken), result);
 }
 
 void take_earlier_trials(const CompareResult& earlier, const CompareConfig& config,

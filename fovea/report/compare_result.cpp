@@ -182,6 +182,7 @@ void describe(V& v, RunOrigin& o) {
   v("code_version", o.code_version);
   v("created", o.created);
   v("seeds", o.seeds);
+  v.optional("variants", o.variants);
 }
 
 template <class V>

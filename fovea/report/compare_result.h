@@ -185,6 +185,7 @@ struct RunOrigin {
   MachineInfo machine = {};
   std::string code_version = "", created = "";
   std::vector<int64_t> seeds = {};
+  std::vector<std::string> variants = {};  // of which it has made them
 };
 
 struct CompareResult {

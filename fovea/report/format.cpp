@@ -133,9 +133,12 @@ std::string side_by_side_sentence(const CompareResult& result) {
 std::string origin_sentence(const CompareResult& result) {
   std::string text;
   for (const RunOrigin& origin : result.origins) {
-    text += fmt::format("{}seeds {}: {} ({}), fovea {}, {}", text.empty() ? "Taken: " : "; ",
-                        fmt::join(origin.seeds, ", "), origin.machine.cpu, origin.machine.isa,
-                        origin.code_version, origin.created.substr(0, 10));
+    const bool all = origin.variants.size() == result.variants.size();
+    text +=
+        fmt::format("{}seeds {}{}{}: {} ({}), fovea {}, {}", text.empty() ? "Taken: " : "; ",
+                    fmt::join(origin.seeds, ", "), all ? "" : " of ",
+                    all ? "" : fmt::to_string(fmt::join(origin.variants, ", ")), origin.machine.cpu,
+                    origin.machine.isa, origin.code_version, origin.created.substr(0, 10));
   }
   return text.empty() ? "" : text + ".";
 }

@@ -15,6 +15,7 @@
 #include "fovea/base/error.h"
 #include "fovea/base/files.h"
 #include "fovea/compare/worker_choice.h"
+#include "fovea/report/format.h"
 #include "tests/support/expect_error.h"
 
 namespace fovea::compare_test {
@@ -317,9 +318,10 @@ TEST_F(CompareTest, OnlyTheNamedVariantsAndTheReferenceAreCompared) {
 }
 
 TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
-  const std::string tuned = std::string(kTwo) + R"(
-  tuning: {key: train.optimizer.learning_rate, values: [1.0e-9, 3.0e-2, 1.0e-8], seed: 77}
-)";
+  const std::string tuning =
+      "  tuning: {key: train.optimizer.learning_rate, values: [1.0e-9, 3.0e-2, 1.0e-8], seed: "
+      "77}\n";
+  const std::string tuned = kTwo + tuning;
   const CompareResult both = run(load(tuned));
   const fs::path kept = folder_ / "kept.json";
   save_compare_result(both, kept);
@@ -329,6 +331,7 @@ TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
   EXPECT_EQ(labels_.size(), 2u) << "seed 7 of two variants, no trials";
   ASSERT_EQ(three.origins.size(), 1u);
   EXPECT_EQ(three.origins[0].seeds, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(three.origins[0].variants, (std::vector<std::string>{"focal", "standard"}));
   EXPECT_EQ(three.origins[0].code_version, both.code_version);
   EXPECT_EQ(three.tuning.size(), 6u);
   for (size_t v = 0; v < 2; ++v) {
@@ -358,6 +361,15 @@ TEST_F(CompareTest, RunsOfAnEarlierFileCountAndAreNotTrainedAgain) {
   EXPECT_EQ(joined.origins[0].seeds, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(joined.origins[1].seeds, (std::vector<int64_t>{5}));
   EXPECT_EQ(joined.variants[1].summary.pairs, 3);
+  EXPECT_EQ(origin_sentence(joined).find(" of "), std::string::npos);
+  // A variant that the file lacks is trained here, and the sentence says so.
+  const std::string deeper = "    - name: deeper\n      set: {model.layers: 2}\n";
+  const CompareResult more =
+      run(load(kTwo + deeper + tuning,
+               {"compare.earlier=[" + other.string() + "]", "compare.only=[deeper]"}));
+  EXPECT_EQ(labels_.size(), 3u + 2u) << "three trials, two seeds";
+  EXPECT_NE(origin_sentence(more).find("seeds 0, 1 of standard: "), std::string::npos)
+      << origin_sentence(more);
 }
 
 TEST_F(CompareTest, AnEarlierFileOfAnotherComparisonIsRefused) {
